@@ -109,8 +109,7 @@ def measure(network, case, folder, pipe):
     import keras
     import numpy as np
     import tensorflow as tf
-
-    from tfgc._measure import peers
+    from bench import peers
 
     name, batch_size = network.rsplit(":", 1)
     batch_size = int(batch_size)
@@ -177,10 +176,10 @@ def measure(network, case, folder, pipe):
 def build(name, batch_size, case):
     """Return the model to train, compiled if `fit` trains it, and the model that holds its variables by name."""
     import keras
+    from bench import peers
 
     import tfgc
     from tfgc import zoo
-    from tfgc._measure import peers
 
     scope = keras.RematScope(mode="full") if case.startswith("RematScope") else contextlib.nullcontext()
     with scope:

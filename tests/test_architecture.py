@@ -16,7 +16,7 @@ import tfgc
 ROOT = pathlib.Path(__file__).parent.parent
 # From the ground up. A file imports from its own folder, from folders below, and from the files beside them.
 FLOORS = (
-    "_core", "_records", "_framework", "zoo", "_simulate", "_suites", "strategies", "_report", "_pure", "_tracing",
+    "_core", "_records", "_framework", "zoo", "_simulate", "strategies", "_report", "_pure", "_tracing",
     "_costs", "_replay", "_calls", "_planning", "_training", "_verify", "_compiled", "_measure",
     "_cli",
 )  # fmt: skip
@@ -77,7 +77,7 @@ def test_every_folder_has_a_floor_and_a_purpose():
         path = ROOT / "tfgc" / name / "__init__.py"
         body = ast.parse(path.read_text()).body
         assert ast.get_docstring(ast.parse(path.read_text())), path
-        assert len(body) == 1 or name in ("zoo", "strategies", "_suites"), f"{path} holds code"
+        assert len(body) == 1 or name in ("zoo", "strategies"), f"{path} holds code"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -245,7 +245,6 @@ def test_wheel_contains_every_module(tmp_path):
         entry = next(n for n in names if n.endswith("entry_points.txt"))
         assert "tfgc = tfgc.__main__:main" in archive.read(entry).decode()
     assert {str(m.relative_to(ROOT)) for m in MODULES} | {"tfgc/_report/templates/report.html.j2"} <= names
-    assert {str(p.relative_to(ROOT)) for p in (ROOT / "tfgc" / "_suites" / "reference").iterdir()} <= names
 
 
 def test_what_is_imported_is_declared():
@@ -264,7 +263,7 @@ def test_what_is_imported_is_declared():
             if isinstance(node, ast.Import | ast.ImportFrom) and not getattr(node, "level", 0):
                 asked = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
                 packages = {name.split(".")[0] for name in asked} - set(sys.stdlib_module_names) - {"tfgc"}
-                assert packages <= required | (set() if node in tree.body else extras | {"jaxlib", "torch"}), (
+                assert packages <= required | (set() if node in tree.body else extras | {"jaxlib"}), (
                     module,
                     packages,
                 )

@@ -440,20 +440,6 @@ def test_what_cannot_be_planned_is_tried_once_for_all_modes(monkeypatch):
     assert found.front.points
 
 
-def test_a_share_of_the_plain_peak_is_the_least_work_there_and_else_the_least_peak():
-    def make(name, share):
-        return Case("chain", (chain, None), name, "graph", 64, target_ratio=share)
-
-    found = worker.predict(
-        PredictionJob((make("all", 1.0), make("some", 0.8), make("none", 0.0)), front=True, marks=("90%",))
-    )
-    most, some, least = (found.cases[f"{name}-graph"].predicted for name in ("all", "some", "none"))
-    assert most.overhead == 0
-    assert 0 < some.overhead <= least.overhead
-    assert least.peak_bytes <= some.peak_bytes <= 0.8 * most.peak_bytes
-    assert [choice.budget for choice in found.front.choices] == ["90%"]
-
-
 def hand_made(outlook=True):
     """Two segments: one recomputed with a nested replay, one whose inputs are larger than its inside."""
     big, small = Spec((None, 100)), Spec((None, 10))

@@ -10,7 +10,7 @@ from damages import is_refused, mutated
 from random_graphs import chain
 
 from tfgc import Outlook, Plan, Segment, TfgcError, strategies
-from tfgc._cli.commands import bench, report
+from tfgc._cli.commands import report
 from tfgc._core import plan as plans
 from tfgc._records import results_json
 
@@ -85,8 +85,6 @@ def check_results(count, folder, seed, kinds=("md",)):
             assert output.stat().st_size > 500
             output.unlink()
             (folder / "out.json").unlink()
-        if data.get("suite"):
-            is_refused(run, bench.command, data["suite"], "--table", "-o", file)
     assert refused > 0.5 * count
 
 
@@ -96,20 +94,6 @@ def test_damaged_plans_are_refused_in_one_line(tmp_path):
 
 def test_damaged_results_are_refused_in_one_line(tmp_path):
     check_results(30, tmp_path, seed=1)
-
-
-def test_a_suite_without_the_figures_of_its_study_is_refused_before_anything_is_written(tmp_path):
-    data = results(next(path for path in RESULTS if path.stem == "ogc"))
-    del data["studies"][0]["published"]["cut_off_pct"]
-    file = tmp_path / "results.json"
-    file.write_text(json.dumps(data))
-    for arguments in (
-        (report.command, file, "-o", tmp_path / "out.md", "--json", tmp_path / "out.json"),
-        (bench.command, "ogc", "--table", "-o", file),
-    ):
-        with pytest.raises(TfgcError, match="tables of ogc need, or hold others: KeyError: 'cut_off_pct'"):
-            run(*arguments)
-    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
 
 
 @pytest.mark.slow

@@ -21,7 +21,6 @@ from tfgc._cli import files
 from tfgc._cli.group import cli
 from tfgc._costs import timing
 from tfgc._errors import TfgcError
-from tfgc._measure import results_file
 from tfgc._records import results_json
 from tfgc._records.front import FrontPoint, FrontRecord
 from tfgc._records.measurement import Measurement, Results, Study
@@ -257,7 +256,7 @@ def test_one_file_by_any_spelling(here):
 NEEDS = {
     name: ["net.keras", "--batch-size", "2"] for name in ("plan", "explain", "sweep", "compare", "compile", "verify")
 }
-NEEDS |= {"max-batch": ["net.keras", "--budget", "1GB"], "bench": ["segments"], "report": ["r.json"]}
+NEEDS |= {"max-batch": ["net.keras", "--budget", "1GB"], "report": ["r.json"]}
 ALL = cli.commands
 OUTPUTS = {
     name: [o.opts[0] for o in command.params if isinstance(o.type, files.Output) or o.name == "json_path"]
@@ -299,7 +298,7 @@ def test_every_path_of_every_command_says_what_it_is_for():
                 assert isinstance(param.type, (files.Input, files.Output)), (name, param.name)
             assert (param.name == "name") == isinstance(param.type, files.Network), (name, param.name)
     assert {name for name, flags in OUTPUTS.items() if len(flags) > 1} == {
-        "bench", "compare", "max-batch", "plan", "report", "sweep",
+        "compare", "max-batch", "plan", "report", "sweep",
     }  # fmt: skip
 
 
@@ -360,13 +359,6 @@ def test_a_report_does_not_replace_its_results(flag, spelled, here):
 
 
 def test_files_that_are_named_by_default_count_too(here):
-    assert conflict("bench", "--json", "bench-segments.json") == (
-        "tfgc: --json 'bench-segments.json': -o 'bench-segments.json' writes that file; name another one"
-    )
-    assert "-o 'bench-segments-predicted.json'" in conflict(
-        "bench", "--predict", "--json", "bench-segments-predicted.json"
-    )
-    assert "-o 'bench-segments.json' reads that file" in conflict("bench", "--table", "--json", "bench-segments.json")
     os.symlink("r.json", "report.html")
     assert conflict("report") == "tfgc: -o 'report.html': FILES 'r.json' reads that file; name another one"
 
@@ -407,10 +399,9 @@ FRONT = FrontRecord("net", 8, "s", 10, 20, "conv", (FrontPoint("least", 10, 20, 
     "written",
     [
         lambda path: svg.write_png(plots.front(Study("net", 8, front=FRONT)), path),
-        lambda path: results_file.ResultsFile("segments", path, False, "").put(STUDY),
         lambda path: invoke("zoo", "--json", f"{path}.json"),
     ],
-    ids=["plot", "bench", "json"],
+    ids=["plot", "json"],
 )
 def test_everything_else_that_is_written_survives_a_full_disk(written, tmp_path):
     path = tmp_path / "file"

@@ -48,5 +48,13 @@ def test_committed_results_load(path):
     assert results_json.read(path).studies
 
 
-def test_committed_results_are_of_all_versions():
-    assert {json.loads(path.read_text())["version"] for path in RESULTS} == {1, 2, 3, 4, 5}
+def test_results_of_benchmark_suites_are_refused_and_their_fields_left_out():
+    """Up to version 5 every file had those fields."""
+    data = json.loads((FILES / "results-version-3.json").read_text())
+    data["version"] = 5
+    for record in data["studies"][0]["records"]:
+        record["time_ratio"] = None
+    read = results_json.from_json(json.dumps(data))
+    assert results_json.from_json(results_json.to_json(read)) == read
+    with pytest.raises(tfgc.TfgcError, match="it holds results of a benchmark suite, which tfgc no longer has"):
+        results_json.from_json(json.dumps({**data, "suite": "ogc"}))

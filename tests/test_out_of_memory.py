@@ -289,17 +289,14 @@ def test_a_step_is_offered_what_it_can_do(monkeypatch, way):
     assert (", or on_oom='replan'. TensorFlow said: OOM when allocating tensor" in message) == (way != "as_ready")
 
 
-@pytest.mark.parametrize("way", ["at_end", "several steps", "replicas", "layers"])
+@pytest.mark.parametrize("way", ["at_end", "several steps", "replicas"])
 def test_fit_is_offered_what_it_can_do(monkeypatch, way):
     monkeypatch.setattr(fit_guard._GuardedFit, "attempt", fail)
     strategy = tf.distribute.MirroredStrategy(["CPU:0"]) if way == "replicas" else tf.distribute.get_strategy()
     with strategy.scope():
         model = deep()
         model.compile("sgd", "mse", steps_per_execution=2 if way == "several steps" else 1)
-    tfgc.enable(
-        model,
-        **{"layers": keras.layers.Dense} if way == "layers" else {"plan": tfgc.plan(model, 512, strategy="keep_all")},
-    )
+    tfgc.enable(model, tfgc.plan(model, 512, strategy="keep_all"))
     message = message_of(lambda: model.fit(noise(512, 8), noise(512, 1), batch_size=512, verbose=0))
     assert message.startswith("a training step of 'sequential")
     assert ". Try budget=" in message

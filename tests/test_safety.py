@@ -32,7 +32,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Jobs and replies of child processes, over pipes and private folders, and a copy of a random state in memory.
 PICKLES = {"_measure/process.py", "_measure/worker.py", "_pure/python_random.py"}
 # These import by a name: of a module of tfgc that was listed, or of one that the user wrote.
-IMPORTERS = {"__init__.py", "_cli/group.py", "_suites/__init__.py", "_user_modules.py",
+IMPORTERS = {"__init__.py", "_cli/group.py", "_user_modules.py",
              "strategies/__init__.py", "zoo/__init__.py"}  # fmt: skip
 # A script of tfgc that a child process runs; and the caller's own model on its way to a child, no file of others.
 OWN = {
@@ -133,19 +133,16 @@ def test_times_that_someone_changed_are_measured_again(contents, payload, tmp_pa
 
 
 def test_a_plan_and_results_name_code_that_is_not_run(payload, tmp_path):
-    """The strategy of a plan and the suite of results are words."""
+    """The strategy of a plan and the names in results are words."""
     assert run("plan", saved("m.keras"), "--batch-size", "2", "-o", "plan.json").exit_code == 0
     data = json.loads((tmp_path / "plan.json").read_text())
     data.update(strategy="evil:run", options={"build": "evil:run", "key": payload.code})
     (tmp_path / "plan.json").write_text(json.dumps(data))
     assert run("explain", "m.keras", "--batch-size", "2", "--plan", "plan.json").exit_code == 0
-    for suite in ("evil", "..evil", "_rows", "reference", "../evil"):
-        record = Measurement("evil:run", "evil:run", "graph", 2, peak_bytes=3, device=payload.code)
-        results = Results((Study("evil:run", 2, (record,)),), payload.code, suite)
-        (tmp_path / "results.json").write_text(results_json.to_json(results))
-        assert run("report", "results.json", "-o", "out.md").exit_code == 0
-        with pytest.raises(TfgcError):
-            run("bench", suite, "--table", "-o", "results.json")
+    record = Measurement("evil:run", "evil:run", "graph", 2, peak_bytes=3, device=payload.code)
+    results = Results((Study("evil:run", 2, (record,)),), payload.code)
+    (tmp_path / "results.json").write_text(results_json.to_json(results))
+    assert run("report", "results.json", "-o", "out.md").exit_code == 0
 
 
 def test_code_in_a_saved_model_is_refused_with_the_way_out(payload):
@@ -200,9 +197,9 @@ def named(name):
         Measurement(
             name, name, "graph", 2, peak_bytes=3, step_seconds=1.0, timeline=((0.0, 1), (1.0, 3)), **kind, **more
         )
-        for kind in ({}, {"wrong": (name,)}, {"status": "failed", "detail": name})
+        for kind in ({}, {"status": "failed", "detail": name})
     )
-    return Results((Study(name, 2, records, front, {name: 1}), Study(name, 3, records[:1])), name)
+    return Results((Study(name, 2, records, front), Study(name, 3, records[:1])), name)
 
 
 class Tags(html.parser.HTMLParser):
@@ -254,7 +251,7 @@ def shown(table):
 
 def test_a_terminal_obeys_no_name(tmp_path, capsys):
     for name in NAMES:
-        table = TextTable(name, (name, name), [(name, name)], name, name)
+        table = TextTable(name, (name, name), [(name, name)], name)
         assert not SIGNS.search(shown(table))
         with progress.bar(name, 2, "cases") as cases:
             cases.start(name)

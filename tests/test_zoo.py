@@ -1,4 +1,4 @@
-"""The zoo: counts against published ones, names, the catalogue without TensorFlow, and that all networks plan."""
+"""The zoo: counts, names, the catalogue without TensorFlow, and that all networks plan."""
 
 import inspect
 import math
@@ -15,17 +15,6 @@ import tfgc
 from tfgc import zoo
 from tfgc._errors import OptionError
 
-PUBLISHED = {
-    "alexnet": 61_100_840,  # torchvision's documentation, as the four below
-    "vgg11": 132_863_336,
-    "vgg13": 133_047_848,
-    "resnet18": 11_689_512,
-    "resnet34": 21_797_672,
-    "resnet200": 64_673_832,  # timm
-    "densenet161": 28_681_000,  # torchvision's documentation
-    "inception_v4": 42_679_816,  # timm
-}
-
 
 def shaped(name, image_size=None):
     """Build with variables that have shapes and no values: drawing 600 million numbers takes long."""
@@ -35,17 +24,6 @@ def shaped(name, image_size=None):
 
 def parameters(model):
     return sum(math.prod(variable.shape) for variable in model.trainable_variables)
-
-
-@pytest.mark.gate
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_trainable_parameters_are_the_published_ones(name):
-    model = shaped(name)
-    assert parameters(model) == PUBLISHED[name]
-    assert model.name == name
-    size = 299 if name == "inception_v4" else 224
-    assert model.input_shape == (None, size, size, 3)
-    assert model.output_shape == (None, 1000)
 
 
 def test_gpt_has_the_parameters_of_gpt2():
@@ -70,34 +48,6 @@ def test_gpt_is_causal_and_can_be_saved(older, monkeypatch, tmp_path):
     assert np.abs(scores[:, 8:] - np.array(model(changed))[:, 8:]).max() > 1e-3
     model.save(tmp_path / "gpt.keras")
     np.testing.assert_array_equal(scores, keras.models.load_model(tmp_path / "gpt.keras")(tokens))
-
-
-@pytest.mark.gate
-@pytest.mark.parametrize(
-    ("name", "count", "millions"),
-    [
-        # Table 1 of arXiv:1806.09055 prints 3.3, and 3.1 for its own runs of the other two cells.
-        ("darts_cifar10", 3_349_342, "3.3"),  # 3.349342 million by the repository quark0/darts
-        ("amoebanet_cifar10", 3_145_078, "3.1"),
-        pytest.param("nasnet_cifar10", 3_830_950, None, marks=pytest.mark.slow),  # at 36 channels; nobody publishes it
-        ("nasnet_cifar10(20, 32)", 3_061_738, "3.1"),  # at the 32 channels of arXiv:1707.07012
-    ],
-)
-def test_trainable_parameters_of_the_searched_networks(name, count, millions):
-    model = shaped(name)
-    assert parameters(model) == count
-    if millions:
-        assert f"{parameters(model) / 1e6:.1f}" == millions
-    assert model.input_shape == (None, 32, 32, 3)
-    assert model.output_shape == (None, 10)
-
-
-def test_searched_networks_halve_the_image_twice():
-    """By hand: a cell of 4 channels, then one of 8 and one of 16 that halve; DARTS joins four states."""
-    model = shaped("darts_cifar10(3, 4)", 16)
-    cells = [op.output.shape[1:] for op in model.operations if op.name.startswith("concatenate")]
-    assert cells[0] == (16, 16, 16)
-    assert cells[-1] == (4, 4, 64)
 
 
 def test_the_catalogue_describes_the_builders():
@@ -136,17 +86,11 @@ def test_build_finds_every_listed_network_of_keras(monkeypatch):
             assert settings == {"weights": None, "input_shape": (96, 96, 3)}
 
 
-def test_inception_v3_is_built_at_300_pixels():
-    assert shaped("inception_v3", 300).input_shape == (None, 300, 300, 3)
-
-
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("resnet19", "did you mean 'resnet18'"),
-        ("vgg_11", "did you mean 'vgg11'"),
-        ("alex_net", "did you mean 'alexnet'"),
-        ("nasnet_cifar", "did you mean 'nasnet_cifar10'"),
+        ("resnet51", "did you mean 'resnet50"),
+        ("u_net", "did you mean 'unet'"),
         ("gpt2", "did you mean 'gpt'"),
     ],
 )
@@ -156,28 +100,15 @@ def test_unknown_names_suggest_near_ones(name, hint):
 
 
 def test_arguments_shrink_a_network_and_sizes_apply_where_there_are_images():
-    assert shaped("resnet18(64, 7)").output_shape == (None, 7)
-    assert shaped("resnet18", 64).input_shape == (None, 64, 64, 3)
+    assert shaped("unet(8, 2, 16, 7)").output_shape == (None, 16, 16, 7)
+    assert shaped("unet", 64).input_shape == (None, 64, 64, 3)
     with pytest.raises(OptionError, match="takes no image_size"):
         zoo.build("gpt(1, 8, 4)", image_size=64)
 
 
-SMALL = {
-    "alexnet": 64,
-    "vgg11": 32,
-    "vgg13": 32,
-    "resnet18": 32,
-    "resnet34": 32,
-    "resnet200": 32,
-    "densenet161": 32,
-    "inception_v4": 75,
-    "nasnet_cifar10": 16,
-    "amoebanet_cifar10": 16,
-    "darts_cifar10": 16,
-    "gpt(2, 64, 32, 100)": None,
-}
-# A tensor with more than two uses, spread over segments, sums its gradients in another order.
-FANS_OUT = {"densenet161", "inception_v4", "nasnet_cifar10", "amoebanet_cifar10", "darts_cifar10"}
+SMALL = {"sample_cnn": 16, "unet(4, 2)": 16, "gpt(2, 64, 32, 100)": None, "vit(2, 64)": 32}
+# Where a tensor has more than two uses, spread over segments, its gradients are summed in another order.
+FANS_OUT = set()
 if not hasattr(keras.layers, "ReversibleEmbedding"):
     # In Keras 3.10 several operations of LayerNormalization read its input, and the shortcut beside it another segment.
     FANS_OUT.add("gpt(2, 64, 32, 100)")

@@ -7,12 +7,10 @@ permissions stay as well. Pipes and devices (/dev/null, /dev/stdout) are written
 
 import contextlib
 import errno
-import fcntl
 import os
 import secrets
 import stat
 import sys
-import time
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -67,24 +65,6 @@ def same(first: Path, second: Path) -> bool:
     with contextlib.suppress(OSError):
         return os.path.samefile(first, second) and os.path.isfile(first)
     return os.path.realpath(first) == os.path.realpath(second)
-
-
-@contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Keep others that ask for it from changing the files of a folder, so that what was read can be written again."""
-    folder = os.open(os.path.dirname(os.path.realpath(path)), os.O_RDONLY)
-    try:
-        for _ in range(100):  # A lock of something else, which may be kept for longer than a write takes, is ignored.
-            try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(0.1)
-            except OSError:  # a file system without locks
-                break
-        yield
-    finally:
-        os.close(folder)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from tfgc._terminal import printable
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 Command = files.Command
-read, written = files.Read, files.Written
+written = files.Written
 INPUT, OUTPUT, PICTURE = files.Input(), files.Output(), files.Output(".png")
 
 

@@ -28,10 +28,6 @@ class Progress:
         """Count one finished task."""
         self.display.advance(self.task)
 
-    def skip(self) -> None:
-        """Remove one task from the total without affecting the time estimate."""
-        self.display.update(self.task, total=(self.display.tasks[self.task].total or 1) - 1)
-
 
 @contextlib.contextmanager
 def bar(what: str, total: int, unit: str) -> Iterator[Progress]:

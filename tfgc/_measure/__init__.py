@@ -1,1 +1,1 @@
-"""Measure and predict cases, each in a separate process: `compare`, `max_batch` and the published suites."""
+"""Measure and predict cases, each in a separate process: `compare` and `max_batch`."""

@@ -112,7 +112,7 @@ def study(
 def check_measured(studies: Iterable[Study]) -> None:
     """Raise `TfgcError` if there are cases, and all of them failed or ran out of memory."""
     records = [record for study in studies for record in study.records]
-    if records and not any(record.status in ("ok", "predicted") for record in records):
+    if records and not any(record.status == "ok" for record in records):
         first = next((record for record in records if record.status == "failed"), records[0])
         raise TfgcError(
             f"nothing was measured: none of the {len(records)} cases finished; {first.network}, {first.name}: "
@@ -122,28 +122,18 @@ def check_measured(studies: Iterable[Study]) -> None:
 
 def run(case: Case, prediction: CasePrediction = _NOT_PREDICTED) -> Measurement:
     """Measure one case in a separate process, by its own plan or the predicted one."""
-    record = unmeasured(case, prediction)
-    if record.status == "failed":
-        return record
-    ended = process.run(dataclasses.replace(case, strategy=None, target_ratio=None, plan=prediction.plan or case.plan))
+    record = Measurement(
+        case.network, case.case, case.mode, case.batch_size, predicted=prediction.predicted, parts=prediction.parts
+    )
+    if prediction.error:
+        return dataclasses.replace(record, status="failed", detail=prediction.error)
+    ended = process.run(dataclasses.replace(case, strategy=None, plan=prediction.plan or case.plan))
     if ended.reply is not None and isinstance(ended.reply.found, dict):
         found = dict(ended.reply.found)
-        span = [found.pop(name) for name in ("started", "ended") if name in found]  # a compiled step has none
-        return dataclasses.replace(record, status="ok", **found, **(_resident(ended.samples, *span) if span else {}))
+        resident = _resident(ended.samples, found.pop("started"), found.pop("ended"))
+        return dataclasses.replace(record, **found, **resident)
     status, detail = ended.outcome(case.memory_limit)
     return dataclasses.replace(record, status=status, detail=detail)
-
-
-def unmeasured(case: Case, prediction: CasePrediction) -> Measurement:
-    """The record of a case that was not run: what is predicted of it, or why it cannot be run."""
-    return Measurement(
-        case.network, case.case, case.mode, case.batch_size,
-        status="failed" if prediction.error else "predicted",
-        detail=prediction.error,
-        predicted=prediction.predicted,
-        parts=prediction.parts,
-        asked=case.planned_as,
-    )  # fmt: skip
 
 
 def _resident(samples: list[tuple[float, float]], started: float, ended: float) -> dict[str, int | None]:

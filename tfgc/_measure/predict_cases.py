@@ -50,9 +50,7 @@ def predict_cases(model: keras.Model, job: PredictionJob) -> CasePredictions:
         if by_call:
             plans = by_calls.plans_of_functional(model, batch, sizes, "xla" if xla else "graph", optimizer="sgd")
             return _Reading(plans, fixed, resident, of_calls)
-        graph = annotated.graph_of(
-            model, batch, sizes, None, measure=job.measure, whole_step=True, loss="mse", optimizer="sgd", xla=xla
-        )
+        graph = annotated.graph_of(model, batch, sizes, None, whole_step=True, loss="mse", optimizer="sgd", xla=xla)
         return _Reading(NodePlans(graph), fixed, resident, given)
 
     found = {case.name: reading(case.case in of_calls, case.mode == "xla").predict(case) for case in job.cases}
@@ -73,9 +71,9 @@ class _Reading:
             sweep.check(given.items(), known.with_figures)
 
     def predict(self, case: Case) -> CasePrediction:
-        """The `CasePrediction` of a case; empty for peers."""
-        if case.plan is None and case.strategy is None and case.target_ratio is None:
-            return CasePrediction(predicted=None if case.peer else self._predicted(None, case.mode))
+        """The `CasePrediction` of a case."""
+        if case.plan is None and case.strategy is None:
+            return CasePrediction(predicted=self._predicted(None, case.mode))
         if case.case not in self._plans:
             try:
                 made = self._planned(case) if case.plan is None else self._given[case.case]
@@ -112,11 +110,6 @@ class _Reading:
     def _planned(self, case: Case) -> Plan:
         """The plan of a case whose plan is not given."""
         known, options = self._known, dict(case.options)
-        if case.target_ratio is not None:
-            assert isinstance(known, NodePlans)
-            assert not callable(case.strategy)  # It has no front of plans to choose from.
-            frontier = known.frontier(case.strategy or "budget", **planner.with_measured_link(options))
-            return frontier.at_ratio(case.target_ratio, known.least())
         asked = options.pop("budget", None)
         if isinstance(known, CallPlans):
             return by_calls.chosen(known, asked, self._fixed)

@@ -70,38 +70,12 @@ def search(job: MaxBatchJob) -> MaxBatchPrediction:
 
 
 def measure(case: Case) -> dict[str, Any]:
-    """Run or compile a case here and now; return the measured fields of a `Measurement`."""
-    if case.peer == "torch":
-        from tfgc._measure import torch_peer
-
-        return torch_peer.measure(case)
-    if case.target:
-        return compiled(case)
+    """Run a case here and now; return the measured fields of a `Measurement`."""
     if case.memory_limit is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (case.memory_limit, case.memory_limit))
     from tfgc._measure import training_run
 
     return training_run.measure(case)
-
-
-def compiled(case: Case) -> dict[str, Any]:
-    """Compile the step of a case for its target; return the fields of a `Measurement` that say what it takes."""
-    from tfgc._compiled import memory
-    from tfgc._core.plan import Plan
-    from tfgc._measure import training_run
-    from tfgc._planning import budgets
-
-    model = training_run.seeded(*case.build)
-    plan = None if case.plan is None else Plan.from_json(case.plan)
-    found = memory.compiled_memory(
-        model, case.batch_size, plan, target=case.target, input_shapes=case.input_shapes, optimizer="sgd"
-    )
-    return {
-        "peak_bytes": found.temp_bytes,
-        "resident_bytes": budgets.fixed_bytes(model, "sgd"),
-        "device": found.device,
-        "machine": training_run.machine(compiler=found.compiler),
-    }
 
 
 if __name__ == "__main__":

@@ -24,49 +24,27 @@ class Case:
     batch_size: int
     strategy: str | Callable[..., Plan] | None = None  # how to plan; None for a plain case or if `plan` is given
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    # Take the strategy's (default: `budget`) plan of least work at this fraction of the plain step's peak above weights
-    # and slots or, if none reaches it, the plan of least peak.
-    target_ratio: float | None = None
     plan: str | None = None  # as JSON
     input_shapes: dict[str, tuple[int | None, ...]] | None = None  # as in `tfgc.plan`
     steps: int = 5  # counted steps
     memory_limit: int | None = None  # bytes of data that the process may allocate; None: no limit
-    peer: str | None = None  # instead of a plan: named as in `_measure.peers` and `_measure.torch_peer`
-    compare_first_update: bool = False  # with that of plain steps, for `Measurement.wrong`
-    time_in_turn: bool = False  # with plain steps in the same process, for `Measurement.time_ratio`
     optimizer: dict[str, Any] | None = None  # as `keras.optimizers.serialize` returns it; None: SGD
     example: Any = None  # as `_measure.examples.portable` returns it, for a model without a graph
-    target: str = ""  # the GPU that the step is compiled for instead of being run; empty: it is run
 
     @property
     def name(self) -> str:
         """As `Measurement.name`."""
         return f"{self.case}-{self.mode}"
 
-    @property
-    def planned_as(self) -> str:
-        """How it is to be planned, in one line; empty for plain cases and peers.
-
-        >>> case = Case("alexnet", ("alexnet", None), "least", "graph", 8, target_ratio=0.25, options={"nested": False})
-        >>> case.planned_as
-        'share=0.25, nested=False'
-        """
-        how = {"strategy": self.strategy, "share": self.target_ratio, **self.options}
-        if callable(self.strategy):
-            how["strategy"] = getattr(self.strategy, "__name__", "function")
-        return ", ".join(f"{key}={value}" for key, value in how.items() if value is not None)
-
 
 @dataclasses.dataclass(frozen=True)
 class PredictionJob:
     """Plan and predict the cases of one network at one batch size.
 
-    `measure` counts seconds, timed on this device, instead of flops; `front` also asks for the Pareto front, on which
-    budgets are marked.
+    `front` also asks for the Pareto front, on which budgets are marked.
     """
 
     cases: tuple[Case, ...]
-    measure: bool = False
     front: bool = False
     marks: tuple[str, ...] = ()
 
@@ -95,7 +73,7 @@ class MaxBatchJob:
 class CasePrediction:
     """What is known of a case before it runs."""
 
-    plan: str | None = None  # its plan as JSON; None for plain training and peers
+    plan: str | None = None  # its plan as JSON; None for plain training
     parts: tuple[SegmentSummary, ...] = ()  # that plan's segments
     predicted: Predicted | None = None  # None where its memory cannot be predicted
     error: str = ""  # why there is no plan; empty if nothing went wrong

@@ -1,8 +1,7 @@
 """What was measured and predicted, as records that can be saved and rendered.
 
 A `Measurement` is one case: one way to train one network, from one process. A `Study` is one network at one batch size:
-its cases, its front of plans, and what others published about it. `Results` are the studies of one command, which is
-what a results file holds.
+its cases and its front of plans. `Results` are the studies of one command, which is what a results file holds.
 """
 
 import dataclasses
@@ -49,9 +48,9 @@ class Measurement:
         network: What was trained.
         case: `plain` or the strategy, with its number of segments.
         mode: `eager` (op by op), `compiled` (a loop in Python that calls compiled segments), `graph` (the step in
-            `tf.function`), `xla` (the step compiled by XLA), or `torch` (PyTorch, as a peer).
+            `tf.function`), or `xla` (the step compiled by XLA).
         batch_size: Samples in a batch.
-        status: `ok`, `oom` (it ran out of memory or was killed for it), `failed`, or `predicted` (it was not run).
+        status: `ok`, `oom` (it ran out of memory or was killed for it), or `failed`.
         detail: Why it failed; for a plan, how many segments it has.
         peak_bytes: The allocator's peak above what is resident between steps (weights, optimizer slots, data): the
             median over the counted steps.
@@ -67,10 +66,6 @@ class Measurement:
         machine: Processor count, versions, and whose kernels run on the CPU.
         predicted: Its `Predicted`; None if nothing was predicted.
         parts: The plan's segments, a tuple of `SegmentSummary`; empty for plain cases.
-        wrong: What differs from plain training, such as `gradients` or `states`; empty if nothing is known to differ.
-        asked: How it was to be planned, as in `Case.planned_as`; empty for plain cases and where it was not recorded.
-        time_ratio: The time of its step over that of the plain one in the same loop, the median over pairs of steps in
-            turn in its process; None where none ran.
     """
 
     network: str
@@ -92,9 +87,6 @@ class Measurement:
     machine: dict[str, Scalar] = dataclasses.field(default_factory=dict)
     predicted: Predicted | None = None
     parts: tuple[SegmentSummary, ...] = ()
-    wrong: tuple[str, ...] = ()
-    asked: str = ""
-    time_ratio: float | None = None
 
     @property
     def name(self) -> str:
@@ -110,14 +102,12 @@ class Measurement:
         """Cut-off and overhead against `baseline`; None where either has no figure.
 
         Cut-off is the fraction of the baseline's peak that is saved, weights left out of both; overhead is the time on
-        top of the baseline's, as a fraction of it, by `time_ratio` where it is known.
+        top of the baseline's, as a fraction of it.
         """
         cut_off = overhead = None
         if self.peak_bytes is not None and baseline is not None and baseline.peak_bytes:
             cut_off = 1 - self.peak_bytes / baseline.peak_bytes
-        if self.time_ratio is not None and baseline is not None and baseline.name == self.baseline:
-            overhead = self.time_ratio - 1
-        elif self.step_seconds is not None and baseline is not None and baseline.step_seconds:
+        if self.step_seconds is not None and baseline is not None and baseline.step_seconds:
             overhead = self.step_seconds / baseline.step_seconds - 1
         return cut_off, overhead
 
@@ -130,10 +120,6 @@ class Study:
     batch_size: int
     records: tuple[Measurement, ...] = ()  # its cases
     front: FrontRecord | None = None  # None if none was asked for
-    # Figures that others published about it, by name, as in the reference tables.
-    published: dict[str, Scalar] = dataclasses.field(default_factory=dict)
-    # What a search for the largest batch found, by name.
-    found: dict[str, Scalar] = dataclasses.field(default_factory=dict)
 
     def record(self, name: str) -> Measurement | None:
         """The record of a name such as `plain-graph`; None if there is none."""
@@ -146,5 +132,3 @@ class Results:
 
     studies: tuple[Study, ...]
     command: str = ""  # the command that made them; one line each if there were several
-    suite: str = ""  # the benchmark suite that they belong to, or empty
-    predicted: bool = False  # whether they are predictions only

@@ -12,11 +12,11 @@ from tfgc._records.front import FrontPoint
 from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
 
 _FORMAT = "tfgc-measurements"
-_VERSION = 5
+_VERSION = 6
 # By class, what files of earlier versions do not have.
 _YOUNGER = {
     FrontPoint: ("needed_bytes",),
-    Measurement: ("predicted", "parts", "wrong", "asked", "time_ratio"),
+    Measurement: ("predicted", "parts"),
     Predicted: ("host_bytes",),
     SegmentSummary: ("host_bytes",),
 }
@@ -31,7 +31,6 @@ class _FirstVersion:
 def to_json(results: Results) -> str:
     """Write `Results` as JSON, one record per line."""
     head = {"format": _FORMAT, "version": _VERSION, "command": results.command}
-    head |= {"suite": results.suite, "predicted": results.predicted}
     studies = ",\n".join(_study_text(study) for study in results.studies)
     return f'{json.dumps(head)[:-1]}, "studies": [\n{studies}\n]}}\n'
 
@@ -47,6 +46,8 @@ def from_json(text: str) -> Results:
     """Read what `to_json` wrote; raise `TfgcError` if it is something else."""
     try:
         version, data = checked_json.document(text, _FORMAT, _VERSION)
+        if version < 6:
+            _take_suites_out(data)
         results = _first_version(data) if version == 1 else checked_json.read(Results, data, "the file", _YOUNGER)
     except ValueError as error:
         raise TfgcError(f"not a results file, or a damaged one: {error}") from error
@@ -63,6 +64,24 @@ def read(path: str | os.PathLike[str]) -> Results:
         raise TfgcError(f"{str(path)!r}: {error}") from error
 
 
+def _take_suites_out(data: dict[str, Any]) -> None:
+    """Take the fields of benchmark suites out of data of an older version; raise `TfgcError` for results of a suite."""
+    if data.pop("suite", ""):
+        raise TfgcError("it holds results of a benchmark suite, which tfgc no longer has: measure with tfgc compare")
+    data.pop("predicted", None)
+    for study in _objects(data, "studies"):
+        for name in ("published", "found"):
+            study.pop(name, None)
+        for record in _objects(study, "records"):
+            for name in ("wrong", "asked", "time_ratio"):
+                record.pop(name, None)
+
+
+def _objects(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    found = data.get(name)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
 def _first_version(data: dict[str, Any]) -> Results:
     """Version 1 held only records, of one network."""
     found = checked_json.read(_FirstVersion, data, "the file", _YOUNGER)
@@ -77,6 +96,5 @@ def _with_compiled(results: Results) -> Results:
 
 
 def _compiled(record: Measurement) -> Measurement:
-    peer = record.case == "recompute_grad" or record.case.startswith("RematScope ")
-    planned = record.case != "plain" and not (peer and not record.parts)
-    return dataclasses.replace(record, mode="compiled") if planned and record.mode == "eager" else record
+    planned = record.case != "plain" and record.mode == "eager"
+    return dataclasses.replace(record, mode="compiled") if planned else record

@@ -15,17 +15,14 @@ from tfgc._terminal import printable
 class TextTable:
     """Printable with `rich`: a table if the window has room for every cell, else a block of lines for each row."""
 
-    title: str  # stands above; may be empty, like the caption and the summary
+    title: str  # stands above; may be empty, like the caption
     heads: Sequence[str]  # names of the columns; the first, which may be empty, names a row and is flush left
     rows: Sequence[Sequence[str]]  # rows of cells, as text. Empty cells are left out of the lines
     caption: str = ""  # stands below
-    summary: str = ""  # what the table shows, in sentences that stand before it
 
     def __rich_console__(
         self, console: rich.console.Console, options: rich.console.ConsoleOptions
     ) -> rich.console.RenderResult:
-        if self.summary:
-            yield _text(f"{self.summary}\n")
         stacked = ["\n".join(head.split()) for head in self.heads]
         for heads, padding in ((self.heads, (0, 1)), (stacked, (0, 1)), (stacked, 0)):
             made = self._table(heads, padding)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from tfgc import _suites
 from tfgc._errors import OptionError, TfgcError
 from tfgc._records.measurement import Results, Study
 from tfgc._records.table import TextTable
@@ -60,7 +59,6 @@ def _html(listed: list[Results], studies: list[Study]) -> str:
         .render(
             title=_title(studies),
             studies=drawn,
-            suites=suites(listed),
             overview=study_tables.overview(studies) if len(studies) > 1 else None,
             predicted=_drawn(plots.predicted(studies), "p0"),
             glossary=study_summary.GLOSSARY,
@@ -78,7 +76,7 @@ def _drawn(plot: svg.Plot | None, key: str) -> dict[str, str] | None:
 
 def _markdown(listed: list[Results], studies: list[Study]) -> str:
     escape = markdown.escape
-    parts = [f"# {escape(_title(studies))}\n", *(markdown.table(sheet, 2) for sheet in suites(listed))]
+    parts = [f"# {escape(_title(studies))}\n"]
     if len(studies) > 1:
         parts.append(markdown.table(study_tables.overview(studies), 2))
     for study in studies:
@@ -93,17 +91,10 @@ def _markdown(listed: list[Results], studies: list[Study]) -> str:
     return "\n".join([*parts, "## Made by\n", *made_by]).rstrip() + "\n"
 
 
-def suites(listed: list[Results]) -> list[TextTable]:
-    """The tables of the benchmark suites among the `Results`, next to published figures."""
-    known = [one for one in listed if one.suite in _suites.available()]
-    return [sheet for one in known for sheet in _suites.sheets(one)]
-
-
 def open_tables(study: Study) -> list[TextTable]:
     """The tables of a study that a page shows at once, after that of what was compared."""
     bought = fronts.budgets(study.front) if study.front and study.front.choices else None
-    made = [study_tables.predicted(study), bought, study_tables.published(study)]
-    return [sheet for sheet in made if sheet is not None]
+    return [sheet for sheet in (study_tables.predicted(study), bought) if sheet is not None]
 
 
 def folded_tables(study: Study) -> list[TextTable]:

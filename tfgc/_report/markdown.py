@@ -12,7 +12,7 @@ _BEGINNING = re.compile(r"^(\d*)([-+](?=[\s-]|$)|#+(?=\s|$)|>|(?<=\d)[.)](?=\s|$
 
 
 def table(sheet: TextTable, level: int = 3) -> str:
-    """A table below a heading of that level, with its summary above and its caption below.
+    """A table below a heading of that level, with its caption below.
 
     >>> print(table(TextTable("Peaks", ("case", "peak"), [("a|b", "5 B"), ("c", "")], caption="Of one step.")))
     ### Peaks
@@ -26,7 +26,6 @@ def table(sheet: TextTable, level: int = 3) -> str:
     <BLANKLINE>
     """
     lines = [f"{'#' * level} {escape(sheet.title)}", ""]
-    lines += [escape(sheet.summary), ""] if sheet.summary else []
     lines += [_row(sheet.heads), "| --- " + "| ---: " * (len(sheet.heads) - 1) + "|", *map(_row, sheet.rows), ""]
     lines += [escape(sheet.caption), ""] if sheet.caption else []
     return "\n".join(lines)

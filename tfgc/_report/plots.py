@@ -10,7 +10,7 @@ from tfgc._report.svg import CARD, INK, LINE, MARKERS, MUTED, SERIES, Plot, lege
 from tfgc._units import format_bytes, format_percent
 
 # By the mode of plain training: how long are the dashes and what is between them.
-_DASHES = {"eager": (0, (6, 2)), "graph": (0, (2, 1.5)), "xla": (0, (6, 2, 1, 2)), "torch": (0, (1, 1))}
+_DASHES = {"eager": (0, (6, 2)), "graph": (0, (2, 1.5)), "xla": (0, (6, 2, 1, 2))}
 
 
 def of_study(study: Study) -> list[Plot]:

@@ -9,8 +9,6 @@ from tfgc._records.table import TextTable
 from tfgc._report import command_tables, study_summary
 from tfgc._units import format_bytes, format_percent, format_seconds
 
-_SUFFIXES = {"mb": "MB", "mib": "MiB", "gb": "GB", "kb": "kB", "s": "s", "seconds": "s", "ms": "ms", "pct": "%"}
-
 
 def joined(results: Sequence[Results]) -> list[Study]:
     """The studies of several `Results`; a front joins the measurements of the same network and batch."""
@@ -24,8 +22,6 @@ def joined(results: Sequence[Results]) -> list[Study]:
                     other,
                     records=other.records or study.records,
                     front=other.front or study.front,
-                    published={**other.published, **study.published},
-                    found={**other.found, **study.found},
                 )
                 break
         else:
@@ -35,14 +31,13 @@ def joined(results: Sequence[Results]) -> list[Study]:
 
 def compared(study: Study) -> TextTable | None:
     """Memory and time, a row a case; None if nothing was run."""
-    ran = [r for r in study.records if r.status != "predicted"]
-    if not ran:
+    if not study.records:
         return None
     cells = [
-        [row[0], row[1] if r.status == "ok" else "", *row[2:], study_summary.result(r)]
-        for r, row in zip(ran, command_tables.rows(ran))
+        [row[0], row[1] if r.status == "ok" else "", *row[2:], r.status]
+        for r, row in zip(study.records, command_tables.rows(study.records))
     ]
-    heads = command_tables.heads(command_tables.baselines(ran), "process peak", "against plain-")
+    heads = command_tables.heads(command_tables.baselines(study.records), "process peak", "against plain-")
     return TextTable("Memory and time", (*heads, "result"), cells)
 
 
@@ -62,8 +57,7 @@ def losses(study: Study) -> TextTable | None:
             apart = f"{_apart(record.losses, baseline.losses):.2g}"
         cells.append([record.name, *figures, apart])
     note = (
-        "The same weights and data in all cases but PyTorch's. Differences are relative to the plain case in the "
-        "same kind of loop."
+        "The same weights and data in all cases. Differences are relative to the plain case in the same kind of loop."
     )
     return TextTable("Loss of each step", heads, cells, note)
 
@@ -143,28 +137,6 @@ def plan(name: str, parts: Sequence[SegmentSummary]) -> TextTable:
         add(str(i), part)
     heads = ("segment", "first ... last node", "nodes", "mode", "stored", "inside")
     return TextTable(f"Segments of {name}", heads, cells)
-
-
-def published(study: Study) -> TextTable | None:
-    """Published figures; None if there are none."""
-    if not study.published:
-        return None
-    cells = [_figure(str(name), value) for name, value in study.published.items()]
-    return TextTable("Published by others", ("figure", "value"), cells, "On other machines: compare ratios, not times.")
-
-
-def _figure(name: str, value: object) -> list[str]:
-    """The name of a figure without its unit, and its value with the unit."""
-    words, _, suffix = name.rpartition("_")
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return [name.replace("_", " "), str(value)]
-    if suffix == "bytes":
-        return [words.replace("_", " "), format_bytes(value)]
-    if suffix in _SUFFIXES:
-        return [words.replace("_", " "), f"{value:,g} {_SUFFIXES[suffix]}"]
-    if name in ("cut_off", "overhead"):
-        return [name.replace("_", "-"), format_percent(value)]
-    return [name.replace("_", " "), f"{value:,g}"]
 
 
 def overview(studies: Sequence[Study]) -> TextTable:

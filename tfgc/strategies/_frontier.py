@@ -7,7 +7,7 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError
 from tfgc._simulate import simulator
-from tfgc._simulate.simulator import Prediction, allocated_bytes
+from tfgc._simulate.simulator import Prediction
 
 Judged: TypeAlias = tuple[Plan, Prediction]
 
@@ -124,19 +124,6 @@ class Frontier:
             if found.peak_bytes <= room and simulator.fits(self.graph, plan, room, self.mode):
                 return plan, found
         return None
-
-    def at_ratio(self, ratio: float, *others: Plan) -> Plan:
-        """The plan of least work at this ratio of the bytes that the allocator hands out for the plain step.
-
-        Weights and optimizer slots are left out. `others` are plans to choose from besides those of the front. If no
-        plan reaches the ratio, the one that the allocator serves with the least is returned.
-        """
-        most = ratio * allocated_bytes(simulator.estimate(self.graph, None, 0))
-        choices = [(self._step(plan), plan) for plan in (*self.plans, *others)]
-        reaching = [choice for choice in choices if allocated_bytes(choice[0]) <= most]
-        if reaching:
-            return min(reaching, key=lambda choice: choice[0].work)[1]
-        return min(choices, key=lambda choice: (allocated_bytes(choice[0]), choice[0].work))[1]
 
     def _step(self, plan: Plan) -> Prediction:
         """The whole step by a plan, without weights and optimizer slots; simulated once."""

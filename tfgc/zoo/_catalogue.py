@@ -47,8 +47,8 @@ def catalogue() -> list[Network]:
 
     Imports neither TensorFlow nor Keras, and takes milliseconds.
 
-    >>> [network.arguments for network in catalogue() if network.name == "resnet18"]
-    [{'image_size': 224, 'classes': 1000}]
+    >>> [network.arguments for network in catalogue() if network.name == "unet"]
+    [{'width': 64, 'depth': 4, 'image_size': 128, 'classes': 2}]
     """
     folder = pathlib.Path(__file__).parent
     own = [network for path in folder.glob("[!_]*.py") for network in _read(path)]

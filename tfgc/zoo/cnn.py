@@ -1,7 +1,6 @@
 """Plain convolutional networks on large grey images, whose activations dwarf their weights.
 
-They are the networks of a 2020 TF2 study of gradient checkpointing (repository tf2_gradient_checkpointing), whose
-figures are in `tfgc/_suites/reference/tf2_eager_2020.csv`.
+They are the networks of a 2020 TF2 study of gradient checkpointing (repository tf2_gradient_checkpointing).
 """
 
 import keras

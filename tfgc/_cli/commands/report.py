@@ -18,7 +18,7 @@ _DEFAULT = "report.html"
 def command(files: tuple[str, ...], output: str, json_path: str | None) -> None:
     """Write a report: a page, Markdown or pictures.
 
-    FILES are the results of `bench`, `compare --json` and `sweep --json`. A Pareto front is joined with the
+    FILES are the results of `compare --json` and `sweep --json`. A Pareto front is joined with the
     measurements of the same network and batch size. Nothing is measured or trained. --json also writes the joined
     results, or prints them instead of a report.
     """
@@ -27,10 +27,7 @@ def command(files: tuple[str, ...], output: str, json_path: str | None) -> None:
 
     kind = html_page.ending(output or _DEFAULT)
     listed = [results_json.read(path) for path in files]
-    kinds = {(one.suite, one.predicted) for one in listed}
-    suite, predicted = kinds.pop() if len(kinds) == 1 else ("", False)
-    studies = tuple(study_tables.joined(listed))
-    results = measurement.Results(studies, options.this_command(), suite, predicted)
+    results = measurement.Results(tuple(study_tables.joined(listed)), options.this_command())
     if json_path != "-":
         _files.write(output, html_page.render(listed, kind))
     if options.emit_json(results, json_path):
