@@ -42,18 +42,21 @@ def shown():
     model.compile("sgd", "mse")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        history = model.fit(np.ones((512, 8)), np.ones((512, 1)), 512, epochs=2, verbose=0, callbacks=[callback])
+        with tfgc.peak() as p:
+            history = model.fit(np.ones((512, 8)), np.ones((512, 1)), 512, epochs=2, verbose=0, callbacks=[callback])
     warned = [str(w.message) for w in caught if w.category is tfgc.UncountedMemoryWarning]
-    return warned, history.history, callback.step_bytes
+    return warned, history.history, callback.step_bytes, str(p)
 
 
 @pytest.mark.gate
 def test_training_goes_on_where_nothing_can_be_shown(without_onednn):
-    warned, history, needed = without_onednn(shown, counted=False)
+    warned, history, needed, peak = without_onednn(shown, counted=False)
     assert warned == [
-        "tfgc.PeakMemory shows nothing: TensorFlow does not count the memory of CPU:0: set the environment variable "
+        f"tfgc.{name} shows nothing: TensorFlow does not count the memory of CPU:0: set the environment variable "
         "TF_CPU_ALLOCATOR_USE_BFC=true before TensorFlow starts its devices"
+        for name in ("peak", "PeakMemory")
     ]
+    assert peak == "peak not measured"
     assert len(history["loss"]) == 2
     assert "peak_memory_mb" not in history
     assert needed is None
@@ -61,8 +64,10 @@ def test_training_goes_on_where_nothing_can_be_shown(without_onednn):
 
 @pytest.mark.gate
 def test_the_variable_that_the_warning_names_has_it_shown(without_onednn):
-    warned, history, needed = without_onednn(shown, counted=True)
+    warned, history, needed, peak = without_onednn(shown, counted=True)
     assert not warned
+    assert peak.startswith("peak ")
+    assert peak.endswith(" were held before, on CPU:0")
     assert len(history["peak_memory_mb"]) == 2
     assert needed > 512 * 256 * 4
 

@@ -1,5 +1,6 @@
 """`PeakMemory`: what Keras shows of it, and that its figures are those of the allocator."""
 
+import contextlib
 import csv
 import gc
 import re
@@ -259,3 +260,54 @@ def test_replicas():
     shown, step = alone(largest_of_two_devices)
     assert len(shown) == 2
     assert step > 4 * BATCH * WIDTH
+
+
+MB = 1_000_000
+
+
+def allocate(megabytes):
+    tf.fill([megabytes * MB // 4], 1.0)
+
+
+def above(p):
+    return (p.peak_bytes - p.held_bytes) / MB
+
+
+def test_peaks_of_blocks_nest_whoever_restarts_the_counters_meanwhile():
+    """Up to twice as much as is asked for: the allocator may hand out a larger chunk."""
+    model = mlp()
+    with tfgc.peak() as outer:
+        allocate(160)
+        assert 160 <= above(outer) < 320
+        assert str(outer).startswith("peak so far ")
+        with tfgc.peak() as inner:
+            allocate(20)
+        fitted(model, epochs=1, x=X[:BATCH], y=X[:BATCH, :1])
+        with contextlib.suppress(ZeroDivisionError), tfgc.peak() as failing:
+            allocate(40)
+            1 / 0  # noqa: B018
+        allocate(80)
+    allocate(640)
+    assert 160 <= above(outer) < 320
+    assert 20 <= above(inner) < 40 <= above(failing) < 80
+    assert re.fullmatch(r"peak [\d.]+ MB, of which [\d.]+ .?B were held before, on CPU:0", str(outer))
+    with inner:  # again, anew
+        allocate(40)
+        with pytest.raises(tfgc.TfgcError, match="make another one"), inner:
+            pass
+    assert 40 <= above(inner) < 80
+    assert (tfgc.peak().peak_bytes, str(tfgc.peak())) == (None, "peak not measured")
+
+
+def test_a_block_inside_of_a_step_does_not_spoil_the_callback():
+    class Measured(keras.Sequential):
+        def train_step(self, data):
+            logs = super().train_step(data)
+            with tfgc.peak():
+                return logs
+
+    callbacks = [
+        fitted(kind([keras.Input((WIDTH,)), *mlp().layers]), compiled={"run_eagerly": True}, epochs=1)[0]
+        for kind in (keras.Sequential, Measured)
+    ]
+    assert callbacks[1].step_bytes == pytest.approx(callbacks[0].step_bytes, rel=0.1)

@@ -18,6 +18,7 @@ _NAMES = {
     "OutOfMemoryWarning PlanMismatchError ReplayMismatchError StaleTraceWarning TfgcError "
     "UncountedMemoryWarning UnsupportedModelError",
     "_compiled.memory": "compiled_memory",
+    "_framework.memory_counts": "peak",
     "_measure.compare": "compare",
     "_measure.confirmed": "plan",
     "_measure.max_batch": "max_batch",

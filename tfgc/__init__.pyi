@@ -19,6 +19,7 @@ from ._errors import (
     UncountedMemoryWarning,
     UnsupportedModelError,
 )
+from ._framework.memory_counts import peak
 from ._measure.compare import compare
 from ._measure.confirmed import plan
 from ._measure.max_batch import max_batch
@@ -77,6 +78,7 @@ __all__ = [
     "estimate",
     "max_batch",
     "pareto",
+    "peak",
     "plan",
     "recompute",
     "split",

@@ -4,7 +4,6 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import keras
-import tensorflow as tf
 
 from tfgc._errors import TfgcError, UncountedMemoryWarning, warn
 from tfgc._framework import memory_counts
@@ -72,12 +71,11 @@ class PeakMemory(_Callback):
         self.predicted_bytes: int | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
-        self._devices = [device.name.removeprefix("/device:") for device in tf.config.list_logical_devices(kind)]
+        self._devices = memory_counts.devices()
         # What was handed out at the peak of a call of the train function, and the most of it that a step needed.
         self._calls = self._of_first = self._of_epoch = self._first_step = self._most = 0
         try:
-            self._restart()
+            self._peaks = memory_counts.Peaks(self._devices)
         except TfgcError as error:
             warn(f"tfgc.PeakMemory shows nothing: {error}", UncountedMemoryWarning)
             self._devices = []
@@ -88,19 +86,18 @@ class PeakMemory(_Callback):
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self._calls <= _LEFT_OUT:
             self._held = budgets.resident_bytes(self.model)
-        self._restart()
-        self._before = self._read("current")
+        self._peaks = memory_counts.Peaks(self._devices)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        peaks = self._read("peak")
+        peaks = self._peaks.close()
         if not peaks:
             return
-        step = max(peak - before for peak, before in zip(peaks, self._before)) + self._held
+        step = max(peak - self._peaks.held[device] for device, peak in peaks.items()) + self._held
         self._calls += 1
         if self._calls <= _LEFT_OUT:
-            self._of_first, self._first_step = max(peaks), step
+            self._of_first, self._first_step = max(peaks.values()), step
         else:
-            self._of_epoch, self._most = max(self._of_epoch, *peaks), max(self._most, step)
+            self._of_epoch, self._most = max(self._of_epoch, *peaks.values()), max(self._most, step)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self._calls and logs is not None:
@@ -113,13 +110,6 @@ class PeakMemory(_Callback):
         self.predicted_bytes = predicted_bytes(self.model)
         if (self.params or {}).get("verbose") != 0:
             print(_line(self.model.name, self.step_bytes, self.predicted_bytes))
-
-    def _read(self, which: str) -> list[int]:
-        return [memory_counts.handed_out(device, which) for device in self._devices]
-
-    def _restart(self) -> None:
-        for device in self._devices:
-            memory_counts.restart(device)
 
 
 def _line(name: str, measured: int, predicted: int | None) -> str:
