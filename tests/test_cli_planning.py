@@ -88,7 +88,7 @@ def command(*arguments):
 @pytest.fixture(scope="module")
 def plan_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("plans") / "plan.json"
-    path.write_text(tfgc.plan(chain(), 8, strategy="sqrt", segments=4).to_json())
+    tfgc.plan(chain(), 8, strategy="sqrt", segments=4).save(path)
     return path
 
 
@@ -97,7 +97,7 @@ def test_plan_prints_a_summary_and_writes_the_plan(tmp_path):
     words = command("plan", *CHAIN, "--budget", "70%", "-o", path).output
     for word in ("budget", "segments", "peak", "cut-off", "floor", "overhead", "whole step", "plain", str(path)):
         assert word in words
-    plan = plans.read(path)
+    plan = plans.Plan.load(path)
     assert plan == tfgc.plan(chain(), 8, budget="70%")
     tfgc.enable(chain(), plan)
 
@@ -370,7 +370,7 @@ def test_what_compare_measures_by_default(plan_file):
 
     assert names() == ["sqrt"]
     assert names(plans=str(plan_file)) == ["plan.json"]
-    plan = plans.read(plan_file)
+    plan = plans.Plan.load(plan_file)
     assert names(plans=[plan_file, plan, plan]) == ["plan.json", "plan sqrt", "plan sqrt #2"]
     assert names(budget="60%") == ["budget(60%)"]
     assert names(budget="60%", wanted=["sqrt:3", "budget"], plans=[plan_file]) == [

@@ -54,7 +54,7 @@ def results(path):
 
 def read_plan(path):
     """What every command does with a plan's file before it runs the plan."""
-    plan = plans.read(path)
+    plan = Plan.load(path)
     if not plan.calls:
         plan.check(GRAPH)
     assert plan.explain()

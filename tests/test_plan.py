@@ -182,6 +182,24 @@ def test_segments_without_nodes_cannot_be_made():
             Plan.from_cuts(chain([1, 2, 3]), [cut], strategy="by hand")
 
 
+def test_a_plan_is_saved_and_loaded_and_what_is_no_plan_is_told_with_its_path(tmp_path):
+    plan, path = strategies.apply("sqrt", chain([1, 2, 3])), tmp_path / "plan.json"
+    plan.save(str(path))
+    assert Plan.load(path) == plan
+    assert path.read_text() == plan.to_json()
+    for damaged, message in [
+        (b"[]", "not a plan"),
+        (b"\xff", "not a plan file: it is not text"),
+        (None, "cannot read"),
+    ]:
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        with pytest.raises(TfgcError, match=message) as told:
+            Plan.load(path)
+        assert repr(str(path)) in str(told.value)
+    with pytest.raises(TfgcError, match="cannot write '/no/such/plan"):
+        plan.save("/no/such/plan.json")
+
+
 def test_damaged_plan_files():
     good = strategies.apply("sqrt", chain([1, 2, 3])).to_json()
     newer = json.dumps({**json.loads(good), "version": 99})

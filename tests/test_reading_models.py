@@ -317,10 +317,10 @@ def test_save_clone_and_plan_file(tmp_path):
     tfgc.enable(model, plan)
     assert model.to_json() == config
     model.save(tmp_path / "model.keras")
-    (tmp_path / "plan.json").write_text(plan.to_json())
+    plan.save(tmp_path / "plan.json")
     for other in (keras.models.load_model(tmp_path / "model.keras"), keras.models.clone_model(model)):
         assert "call" not in vars(other)
-        tfgc.enable(other, tfgc.Plan.from_json((tmp_path / "plan.json").read_text()))
+        tfgc.enable(other, tfgc.Plan.load(tmp_path / "plan.json"))
         other(MODELS[unet], training=True)
 
 

@@ -99,14 +99,14 @@ class PlanChoice:
 
     def read(self) -> Plan | None:
         """Read the plan file, None if none is named; options to make a plan are then an error."""
-        from tfgc._core import plan
+        from tfgc._core.plan import Plan
 
         if self.plan_path is None:
             return None
         if self.is_given:
             flag = "--budget" if self.budget else "--strategy" if self.strategy else "--option"
             raise OptionError(f"give --plan, or {flag} to make one, not both")
-        return plan.read(self.plan_path)
+        return Plan.load(self.plan_path)
 
     def make(self, model: keras.Model, batch_size: int, **common: Any) -> Plan:
         """Make a plan."""

@@ -12,6 +12,7 @@ import pathlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Self, TypeAlias
 
+from tfgc import _files
 from tfgc._core import checked_json, coverage, explanation, plan_data
 from tfgc._core.graph import Graph
 from tfgc._core.segments import Segment, Segmentation
@@ -128,7 +129,7 @@ class Plan(Segmentation):
         return explanation.explain(self)
 
     def to_json(self) -> str:
-        """The plan as JSON, to be saved beside the model."""
+        """The plan as JSON: what `save` writes."""
         head = {"format": _FORMAT, "version": plan_data.version(self), "fingerprint": self.fingerprint}
         return json.dumps({**head, **plan_data.plain(self)}, indent=1)
 
@@ -149,17 +150,25 @@ class Plan(Segmentation):
             raise TfgcError("a damaged plan file: its nodes do not match its fingerprint; make it again with tfgc.plan")
         return plan
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan into a file, to be kept beside the model's; raise `TfgcError` if that cannot be written."""
+        _files.write(path, self.to_json())
 
-def read(path: str | os.PathLike[str]) -> Plan:
-    """Read the plan in a file; a `TfgcError` names the file if there is none that this version reads."""
-    try:
-        return Plan.from_json(pathlib.Path(path).read_text())
-    except OSError as error:
-        raise TfgcError(f"cannot read the plan {str(path)!r}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise TfgcError(f"{str(path)!r} is not a plan file: it is not text") from error
-    except TfgcError as error:
-        raise TfgcError(f"{str(path)!r}: {error}") from error
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Plan":
+        """Read what `save` wrote.
+
+        Raises:
+            TfgcError: If the file cannot be read, or as `from_json` says. The message names it.
+        """
+        try:
+            return cls.from_json(pathlib.Path(path).read_text())
+        except OSError as error:
+            raise TfgcError(f"cannot read the plan {str(path)!r}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise TfgcError(f"{str(path)!r} is not a plan file: it is not text") from error
+        except TfgcError as error:
+            raise TfgcError(f"{str(path)!r}: {error}") from error
 
 
 def describe(graph: Graph) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from tfgc import strategies as known_strategies
 from tfgc._core.modes import MODES, check_mode
 from tfgc._core.plan import Plan
-from tfgc._core.plan import read as read_plan
 from tfgc._errors import OptionError, check_int
 from tfgc._measure import examples
 from tfgc._records.job import Case
@@ -131,7 +130,7 @@ def _read(plans: PlanLike | Iterable[PlanLike]) -> list[dict[str, Any]]:
         if isinstance(item, Plan):
             plan, label = item, f"plan {item.strategy}"
         elif isinstance(item, (str, os.PathLike)):
-            plan, label = read_plan(item), os.path.basename(item)
+            plan, label = Plan.load(item), os.path.basename(item)
         else:
             raise OptionError(f"plans: {item!r} is neither a tfgc.Plan nor the path of one")
         choices.append({"case": label, "plan": plan.to_json()})

@@ -2,7 +2,6 @@
 
 import click
 
-from tfgc import _files
 from tfgc._cli import choices, options, progress, values
 from tfgc._errors import OptionError
 
@@ -65,6 +64,6 @@ def command(
             **settings,
         )
     if output and result.plan is not None:
-        _files.write(output, result.plan.to_json())
+        result.plan.save(output)
     if not options.emit_json(batch_limit.facts(result), json_path):
         command_tables.print_table(command_tables.max_batch(result))

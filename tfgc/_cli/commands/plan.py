@@ -4,7 +4,6 @@ import functools
 
 import click
 
-from tfgc import _files
 from tfgc._cli import choices, options
 
 
@@ -50,7 +49,7 @@ def command(
         step, plain = estimates.with_plain(model, network.batch_size, made, **common)
     facts = fronts.facts(network.name, made, step, plain)
     if output:
-        _files.write(output, made.to_json())
+        made.save(output)
     if options.emit_json(facts, json_path):
         return
     for line in fronts.summary(facts):

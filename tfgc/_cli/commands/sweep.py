@@ -30,11 +30,11 @@ def command(
     The plans for NAME range from the lowest reachable peak to the plain step. They are predicted; nothing is trained.
     `tfgc report` reads the JSON file.
     """
-    from tfgc._core import plan
+    from tfgc._core.plan import Plan
     from tfgc._records import measurement
     from tfgc._report import command_tables, fronts, plots, svg
 
-    plans = [(path, plan.read(path)) for path in plan_paths]
+    plans = [(path, Plan.load(path)) for path in plan_paths]
     if budgets == ():
         raise OptionError("--budgets: name budgets, such as 1GB,2GB,60%")
     if plot_path:
