@@ -119,7 +119,7 @@ def test_code_in_place_of_a_plan_or_of_results_is_not_run(kind, payload, tmp_pat
         "python": code.encode(),
     }[kind]
     (tmp_path / "file.json").write_bytes(contents)
-    for read in (plans.read, results_json.read):
+    for read in (plans.Plan.load, results_json.read):
         with pytest.raises(TfgcError):
             read(tmp_path / "file.json")
 

@@ -179,3 +179,22 @@ def _note(segment: Segment, outlook: Outlook | None, last: bool) -> str:
         return ""
     freed = format_bytes(segment.inside_bytes - segment.input_bytes)
     return f"a replay would free {freed} for {_in_words(segment.work, outlook)}"
+
+
+def needs(outlook: Outlook) -> str:
+    """What the step needs, and of how much."""
+    left_out = "weights and slots" if outlook.whole_step else "weights, their gradients and slots"
+    return (
+        f"Needs {format_bytes(outlook.peak_bytes)} of {format_bytes(outlook.plain_bytes)} (plain), {left_out} left out"
+    )
+
+
+def summary(plan: Segmentation) -> tuple[str, Sequence[str], list[list[str]]]:
+    """A plan as a title, heads of columns and a row for each segment."""
+    per = "one sample" if plan.batch_size is None else f"a batch of {plan.batch_size}"
+    count, again = len(plan.segments), sum(s.mode == "recompute" for s in plan.segments)
+    title = f"by {plan.strategy!r} for {per}: {count} segment{'s' * (count > 1)}, {again} recomputed"
+    if plan.outlook is not None:
+        title += f"\n{needs(plan.outlook)}; {format_percent(plan.outlook.overhead)} more work"
+    rows = _rows(plan, plan.outlook)
+    return title, _COLUMNS, [[cell.replace(HARD_SPACE, " ") for cell in row] for row in rows]

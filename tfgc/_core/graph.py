@@ -13,14 +13,15 @@ import math
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
+from tfgc._core.shown import Brief
 from tfgc._core.tensors import Ref, Spec
 from tfgc._errors import OptionError, TfgcError
 
 _Derived = TypeVar("_Derived")
 
 
-@dataclasses.dataclass(frozen=True)
-class Cost:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Cost(Brief):
     """What one node saves, allocates and computes. Bytes are those of `Graph.batch_size` samples.
 
     A byte trace is the signed bytes of each buffer that is allocated (+) or freed (-) while the node runs, without its
@@ -97,8 +98,8 @@ class Cost:
     copied: bool = True
 
 
-@dataclasses.dataclass(frozen=True)
-class Node:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Node(Brief):
     """One call of a layer or op.
 
     Attributes:
@@ -129,8 +130,8 @@ class Node:
         return f"{self.name} ({self.kind}) -> {', '.join(map(str, self.declared or self.outputs))}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Graph:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Graph(Brief):
     """Nodes in the order in which they run.
 
     Attributes:

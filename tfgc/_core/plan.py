@@ -6,28 +6,23 @@ Invariant, held by `Plan.check`: the segments cover every node of the model once
 import dataclasses
 import hashlib
 import itertools
-import json
 import os
 import pathlib
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 from tfgc import _files
-from tfgc._core import checked_json, coverage, explanation, plan_data
+from tfgc._core import coverage, explanation, plan_data, timelines
 from tfgc._core.graph import Graph
-from tfgc._core.segments import Segment, Segmentation
+from tfgc._core.pieces import Piece, segments_of
+from tfgc._core.segments import Segmentation
+from tfgc._core.shown import Shown
 from tfgc._errors import OptionError, PlanMismatchError, TfgcError
 
-# Positions of start and end, and a mode or "selective", a number of slices in which it is recomputed, or the pieces of
-# the replay
-Piece: TypeAlias = tuple[int, int, "str | int | Sequence[Piece]"]
-_FORMAT = "tfgc-plan"
-_VERSION = 5  # Files are written in the oldest version that knows what is in them: `plan_data.version`.
 
-
-@dataclasses.dataclass(frozen=True)
-class Plan(Segmentation):
-    """How a model is run for training.
+@dataclasses.dataclass(frozen=True, repr=False)
+class Plan(Shown, Segmentation):
+    """How a model is run for training. It prints as a table of its segments.
 
     Make one with `tfgc.plan`, or for a graph made by hand with `Plan.from_cuts`.
 
@@ -93,7 +88,8 @@ class Plan(Segmentation):
             >>> [len(segment.nodes) for segment in tfgc.plan(model, strategy=halves).segments]
             [2, 2]
         """
-        return cls(_segments(graph, pieces), strategy, graph.once(describe), options or {}, graph.batch_size)
+        segments = segments_of(graph, pieces, lambda inner: cls(inner, "inner", ()))
+        return cls(segments, strategy, graph.once(describe), options or {}, graph.batch_size)
 
     @property
     def fingerprint(self) -> str:
@@ -128,10 +124,25 @@ class Plan(Segmentation):
         """Explain for each segment what is stored, what is run again, why, and what that costs, as text to print."""
         return explanation.explain(self)
 
+    def plot(self) -> Any:
+        """Draw the activations that are stored in the course of a step, beside those of the plain step, by matplotlib.
+
+        Returns:
+            The matplotlib axes: `plan.plot().figure.savefig("plan.png")`.
+
+        Raises:
+            TfgcError: If sizes are unknown, or matplotlib is not installed.
+        """
+        return timelines.of_plan(self)
+
+    _rest = ": plan.explain() has all"
+
+    def _shown(self) -> tuple[str, Sequence[str], list[list[str]]]:
+        return explanation.summary(self)
+
     def to_json(self) -> str:
         """The plan as JSON: what `save` writes."""
-        head = {"format": _FORMAT, "version": plan_data.version(self), "fingerprint": self.fingerprint}
-        return json.dumps({**head, **plan_data.plain(self)}, indent=1)
+        return plan_data.written(self, self.fingerprint)
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
@@ -140,12 +151,7 @@ class Plan(Segmentation):
         Raises:
             TfgcError: If the text is not a plan, is damaged, or is of a newer version.
         """
-        try:
-            _, data = checked_json.document(text, _FORMAT, _VERSION)
-            fingerprint = data.pop("fingerprint", None)
-            plan = plan_data.revived(cls, data)
-        except ValueError as error:
-            raise TfgcError(f"not a plan file, or a damaged one: {error}; make it again with tfgc.plan") from error
+        plan, fingerprint = plan_data.read(cls, text)
         if plan.fingerprint != fingerprint:
             raise TfgcError("a damaged plan file: its nodes do not match its fingerprint; make it again with tfgc.plan")
         return plan
@@ -174,26 +180,6 @@ class Plan(Segmentation):
 def describe(graph: Graph) -> tuple[str, ...]:
     """A line for each node, which stays the same when the model is cloned or loaded again."""
     return tuple(node.describe() for node in graph.nodes)
-
-
-def _segments(graph: Graph, pieces: Iterable[Piece]) -> tuple[Segment, ...]:
-    segments = []
-    for start, end, how in pieces:
-        nodes = graph.nodes[start:end]
-        obstacles = [f"{n.name!r}: {n.cost.obstacle}" for n in nodes if n.cost is not None and n.cost.obstacle]
-        if obstacles:
-            how = "keep"
-        segments.append(
-            Segment(
-                nodes=tuple(node.name for node in nodes),
-                mode="keep" if how == "keep" else "recompute",
-                selective=how == "selective",
-                chunks=how if isinstance(how, int) else 1,
-                inner=None if isinstance(how, str | int) else Plan(_segments(graph, how), "inner", ()),
-                obstacle=obstacles[0] if obstacles else None,
-            )
-        )
-    return tuple(segments)
 
 
 def check_plan(plan: object) -> None:

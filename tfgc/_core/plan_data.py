@@ -1,13 +1,17 @@
 """Plans as the dictionaries and lists that JSON knows, and back."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from tfgc._core import checked_json
 from tfgc._core.segments import Segment, Segmentation
+from tfgc._errors import TfgcError
 
 PlanType = TypeVar("PlanType", bound=Segmentation)
+_FORMAT = "tfgc-plan"
+_VERSION = 5  # Files are written in the oldest version that knows what is in them.
 
 # By class, the fields that files of earlier versions do not have, and others only where they are no default.
 _YOUNGER: dict[type, dict[str, Any]] = {
@@ -36,18 +40,24 @@ def _all_segments(plan: Segmentation) -> Iterator[Segment]:
         yield from _all_segments(part)
 
 
-def plain(plan: Segmentation) -> dict[str, Any]:
-    """A plan as plain data."""
-    return dataclasses.asdict(plan, dict_factory=_written)
+def written(plan: Segmentation, fingerprint: str) -> str:
+    """A plan as JSON."""
+    head = {"format": _FORMAT, "version": version(plan), "fingerprint": fingerprint}
+    return json.dumps({**head, **dataclasses.asdict(plan, dict_factory=_known)}, indent=1)
 
 
-def _written(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+def _known(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in fields if name not in _DEFAULTS or value != _DEFAULTS[name]}
 
 
-def revived(kind: type[PlanType], data: Mapping[str, Any]) -> PlanType:
-    """The plan, with its inner plans, that `plain` turned into `data`; `ValueError` if something else did."""
-    return _of_kind(kind, checked_json.read(Segmentation, data, "the plan", _YOUNGER))
+def read(kind: type[PlanType], text: str) -> tuple[PlanType, object]:
+    """The plan, with its inner plans, that was `written`, and its fingerprint; a `TfgcError` for other text."""
+    try:
+        _, data = checked_json.document(text, _FORMAT, _VERSION)
+        fingerprint = data.pop("fingerprint", None)
+        return _of_kind(kind, checked_json.read(Segmentation, data, "the plan", _YOUNGER)), fingerprint
+    except ValueError as error:
+        raise TfgcError(f"not a plan file, or a damaged one: {error}; make it again with tfgc.plan") from error
 
 
 def _of_kind(kind: type[PlanType], plan: Segmentation) -> PlanType:

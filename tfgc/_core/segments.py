@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any, Literal, Optional, Self, TypeAlias
 
+from tfgc._core.shown import Brief
 from tfgc._errors import OptionError
 
 _MODES = ("keep", "recompute")
@@ -11,8 +12,8 @@ _MODES = ("keep", "recompute")
 Phase: TypeAlias = Literal["forward", "loss", "replay", "backward", "return"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Segment:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Segment(Brief):
     """Nodes that run, and run again, as one.
 
     Attributes:
@@ -142,8 +143,8 @@ class Outlook:
 _UNCERTAIN_BY_CALLS, _UNCERTAIN_BY_NODES = 0.13, 0.12
 
 
-@dataclasses.dataclass(frozen=True)
-class Segmentation:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Segmentation(Brief):
     """The data of a `Plan`, which describes them."""
 
     segments: tuple[Segment, ...]

@@ -1,9 +1,11 @@
 """The largest batches that fit in a budget, as data and as JSON."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from tfgc._core.plan import Plan
+from tfgc._core.shown import Brief, Shown
 from tfgc._records.measurement import Measurement
 from tfgc._units import format_bytes
 
@@ -11,8 +13,8 @@ from tfgc._units import format_bytes
 MOST = 2**20
 
 
-@dataclasses.dataclass(frozen=True)
-class Reach:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Reach(Brief):
     """The largest batch that fits when training in one way.
 
     Attributes:
@@ -36,13 +38,18 @@ class Reach:
     records: tuple[Measurement, ...] = ()
 
     @property
+    def needed_bytes(self) -> int:
+        """What the step of `batch_size` needs: measured, or else predicted."""
+        return self.predicted_bytes if self.measured_bytes is None else self.measured_bytes
+
+    @property
     def measured_bytes(self) -> int | None:
         """The most that the allocator reported in the step of `batch_size`; None if it was not run."""
         return next((step_bytes(r) for r in self.records if r.batch_size == self.batch_size), None)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class MaxBatch:
+class MaxBatch(Shown):
     """The largest batch whose step fits in a budget. `int()` of it is that batch.
 
     Attributes:
@@ -100,12 +107,13 @@ class MaxBatch:
     def __index__(self) -> int:
         return self.batch_size
 
-    def __repr__(self) -> str:
-        words = f"{self.network} in {format_bytes(self.budget_bytes)}: {_reached(self.best)}"
+    def _shown(self) -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
+        words = f"of {self.network} in {format_bytes(self.budget_bytes)}: {_reached(self.best)}"
         if self.best is not self.plain:
             words += f"; plain {_reached(self.plain)}"
             words += "" if self.times in (None, 1) else f"; {self.times:.3g} times as many samples"
-        return words
+        rows = [(reach.case, _reached(reach), format_bytes(reach.needed_bytes)) for reach in self.reaches]
+        return words, ("", "largest batch", "needs"), rows
 
 
 def step_bytes(record: Measurement) -> int | None:

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from tfgc._core.shown import Brief
 from tfgc._units import format_bytes
 
 
@@ -21,8 +22,8 @@ class CompiledBuffer:
     operation: str
 
 
-@dataclasses.dataclass(frozen=True)
-class CompiledMemory:
+@dataclasses.dataclass(frozen=True, repr=False)
+class CompiledMemory(Brief):
     """The memory that XLA's GPU compiler lays out for one training step. Nothing was run.
 
     Attributes:

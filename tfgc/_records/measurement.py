@@ -5,10 +5,15 @@ its cases and its front of plans. `Results` are the studies of one command, whic
 """
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
+from tfgc._core import timelines
 from tfgc._core.checked_json import AnyFloat, Scalar
 from tfgc._core.modes import PLAIN
+from tfgc._core.shown import Brief, Shown
 from tfgc._records.front import FrontRecord
+from tfgc._units import format_bytes, format_seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +31,8 @@ class Predicted:
     host_bytes: int = 0  # what the host stores at most, in none of the above either
 
 
-@dataclasses.dataclass(frozen=True)
-class SegmentSummary:
+@dataclasses.dataclass(frozen=True, repr=False)
+class SegmentSummary(Brief):
     """A segment of a plan, as it is drawn along the network."""
 
     first: str
@@ -40,8 +45,8 @@ class SegmentSummary:
     host_bytes: int = 0  # bytes of its inputs that wait on the host
 
 
-@dataclasses.dataclass(frozen=True)
-class Measurement:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Measurement(Shown):
     """Memory and time of one way to train one network, from one process.
 
     Attributes:
@@ -97,6 +102,34 @@ class Measurement:
     def baseline(self) -> str:
         """The name of the plain case in the same loop, such as `plain-eager` for `sqrt(8)-compiled`."""
         return f"plain-{PLAIN.get(self.mode, self.mode)}"
+
+    def plot(self) -> Any:
+        """Draw the memory of one step over time, by matplotlib.
+
+        Returns:
+            The matplotlib axes: `measurement.plot().figure.savefig("step.png")`.
+
+        Raises:
+            TfgcError: If no step was measured, or matplotlib is not installed.
+        """
+        held = self.resident_bytes or 0
+        lines = {"handed out by the allocator": [(second, held + count) for second, count in self.timeline]}
+        title = self._shown()[0].removeprefix("of ")
+        return timelines.draw(title, lines, "time in one step", "s", {"held between steps": held})
+
+    def _shown(self) -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
+        title, rows = f"of {self.network}, batch {self.batch_size}, {self.name}: ", []
+        if self.peak_bytes is None:
+            return f"{title}{self.status}{self.detail and ', '}{self.detail}", (), rows
+        held = self.resident_bytes or 0
+        rows.append(("needs", f"{format_bytes(held)} between steps and {format_bytes(self.peak_bytes)} in a step"))
+        if self.predicted is not None:
+            predicted = self.predicted.peak_bytes + (self.predicted.fixed_bytes or 0)
+            rows.append(("predicted", format_bytes(predicted)))
+        if self.step_seconds is not None:
+            rows.append(("a step takes", format_seconds(self.step_seconds)))
+        rows += [(name, text) for name, text in (("plan", self.detail), ("differs", ", ".join(self.wrong))) if text]
+        return f"{title}needs {format_bytes(held + self.peak_bytes)}", (), rows
 
     def against(self, baseline: "Measurement | None") -> tuple[float | None, float | None]:
         """Cut-off and overhead against `baseline`; None where either has no figure.

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tfgc import _files
-from tfgc._errors import TfgcError
+from tfgc._core.timelines import require
 
 WIDTH = 3.5  # inches: text of 8.5 points is 10.7 pixels high on a phone that is 360 pixels wide
 INK, MUTED, LINE, CARD = "#1b2229", "#56616c", "#d7dde2", "#ffffff"
@@ -40,16 +40,6 @@ class Plot:
     def full_title(self) -> str:
         """The title of a plot that stands alone."""
         return f"{self.subject}: {self.title}" if self.subject else self.title
-
-
-def require(what: str = "a report with plots", extra: str = "report") -> Any:
-    """Import matplotlib, or say which extra installs it."""
-    try:
-        import matplotlib
-        import matplotlib.figure
-    except ImportError as error:
-        raise TfgcError(f'{what} needs matplotlib: pip install "tfgc[{extra}]"') from error
-    return matplotlib
 
 
 def write_png(plot: Plot, path: str | os.PathLike[str]) -> None:
@@ -100,7 +90,7 @@ def png(plots: Sequence[Plot]) -> bytes:
 @contextlib.contextmanager
 def _drawing(key: str) -> Iterator[Any]:
     """matplotlib with our settings alone: not those of a `matplotlibrc` in the current folder, which may run LaTeX."""
-    matplotlib = require()
+    matplotlib = require("a report with plots", "report")
     settings = {  # Names may hold dollar signs, and characters that the font lacks.
         "svg.fonttype": "none", "svg.hashsalt": key, "text.parse_math": False, "font.size": 8.5,
         "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": MUTED, "xtick.color": MUTED,

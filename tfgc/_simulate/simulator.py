@@ -6,12 +6,17 @@ it to the last one that reads it. How cotangents flow does not depend on the pla
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
+from tfgc._core import timelines
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._core.segments import Phase
+from tfgc._core.shown import Shown
 from tfgc._simulate import allocation
 from tfgc._simulate.step_events import StepEvents
+from tfgc._units import format_bytes, format_percent
 
 # What a plan may need on top, as a share. Of XLA's heap: of 24 plans within budgets that were compiled for a GPU, 9
 # needed more than predicted, by up to 3 %, and plans of other networks more than that.
@@ -22,8 +27,8 @@ _MORE_OF_HEAP = 0.05
 _MORE_OF_CHUNKS = 0.03
 
 
-@dataclasses.dataclass(frozen=True)
-class Prediction:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Prediction(Shown):
     """What a step will need.
 
     Attributes:
@@ -75,6 +80,26 @@ class Prediction:
         """What a budget is compared with: the larger of `peak_bytes` and the most that the allocator should report."""
         most = self.allocated_bytes if self.most_allocated_bytes is None else self.most_allocated_bytes
         return max(self.peak_bytes, most or 0)
+
+    def plot(self) -> Any:
+        """Draw the memory of the step over its work, by matplotlib.
+
+        Returns:
+            The matplotlib axes: `prediction.plot().figure.savefig("step.png")`.
+
+        Raises:
+            TfgcError: If matplotlib is not installed.
+        """
+        lines = {"buffers": [(work, self.fixed_bytes + count) for work, count, _ in self.timeline]}
+        levels = {"needed, as the allocator hands it out": self.needed_bytes, "weights and slots": self.fixed_bytes}
+        title = self._shown()[0].removeprefix("of ")
+        return timelines.draw(title, lines, "work done in one step", self.unit, levels)
+
+    def _shown(self) -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
+        more = f"{format_percent(self.overhead)} more work" if self.overhead else "plain"
+        rows = {"weights and slots": self.fixed_bytes, "activations at their peak": self.activation_bytes}
+        cells = [*((name, format_bytes(count)) for name, count in rows.items()), ("at the peak", self.node, self.phase)]
+        return f"of one step: needs {format_bytes(self.needed_bytes)} ({more})", (), cells
 
 
 def predict(graph: Graph, plan: Plan | None, mode: str = "graph") -> Prediction:

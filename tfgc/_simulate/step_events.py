@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from tfgc._core.buffers import Buffers
 from tfgc._core.cotangents import CotangentChanges
 from tfgc._core.graph import Graph
-from tfgc._core.plan import Segment
+from tfgc._core.segments import Segment
 from tfgc._core.tensors import peak_of
 from tfgc._simulate.host_copies import HostCopies
 from tfgc._simulate.node_events import Event, NodeEvents, Run

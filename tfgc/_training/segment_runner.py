@@ -21,7 +21,8 @@ import keras
 import tensorflow as tf
 
 from tfgc._core.graph import Ref
-from tfgc._core.plan import Plan, Segment
+from tfgc._core.plan import Plan
+from tfgc._core.segments import Segment
 from tfgc._errors import OptionError, PlanMismatchError
 from tfgc._framework import backward_order, complete_gradients, layer_settings, private_api, weight_gradients
 from tfgc._pure import functional, taken_results

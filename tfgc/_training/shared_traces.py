@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from tfgc._core.graph import Ref
-from tfgc._core.plan import Segment
+from tfgc._core.segments import Segment
 from tfgc._costs import node_costs
 from tfgc._framework import keras_models
 from tfgc._framework.layer_values import leaves

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from tfgc._core.plan import Plan
+from tfgc._core.shown import Brief, Shown, limited
 from tfgc._framework import keras_models
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._tracing import functional_graphs
@@ -19,8 +20,8 @@ from tfgc._training.stand_ins import stand_in
 from tfgc._units import format_bytes
 
 
-@dataclasses.dataclass(frozen=True)
-class PlanStatus:
+@dataclasses.dataclass(frozen=True, repr=False)
+class PlanStatus(Brief):
     """A plan that a model runs by.
 
     Attributes:
@@ -59,8 +60,8 @@ class PlanStatus:
         return f"{name}by {self.plan.strategy!r}{where}{inputs}: {promise}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Status:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Status(Shown):
     """What tfgc does in a model.
 
     Attributes:
@@ -90,7 +91,7 @@ class Status:
         if not self.plans:
             return f"{self.model}: enabled, to be planned at the first training call"
         measured = "" if self.measured_bytes is None else f", {format_bytes(self.measured_bytes)} measured for a step"
-        return "\n".join([f"{self.model}: enabled{measured}", *(f"  {plan}" for plan in self.plans)])
+        return "\n".join(limited([f"{self.model}: enabled{measured}", *(f"  {plan}" for plan in self.plans)]))
 
 
 def status(model: keras.Model) -> Status:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tfgc._core.shown import Shown, limited
 from tfgc._verify import differences
 
 # Of max(norm of the plain gradient, the next share of the step's largest), by the coarsest dtype computed in.
@@ -62,8 +63,8 @@ class Difference:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class Verdict:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Verdict(Shown):
     """The result of `tfgc.verify`; true as a condition if everything is equal.
 
     Attributes:
@@ -116,7 +117,8 @@ class Verdict:
             lines.append(f"  and {len(self.tolerated) - 3} more are tolerated")
         lines += [f"  not deterministic: {name!r} differs between runs from one state" for name in self.unrepeatable]
         lines += [f"  kept: {name!r} cannot be run twice: {reason}" for name, reason in self.kept.items()]
-        return "\n".join([*lines, *([f"  note: {self.note}"] if self.note else [])])
+        notes = [f"  note: {self.note}"] if self.note else []
+        return "\n".join([*limited(lines, 20 - len(notes)), *notes])
 
     def to_dict(self) -> dict[str, Any]:
         """The verdict as plain data, for JSON; infinite differences become strings."""

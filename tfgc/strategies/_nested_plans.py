@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
-from tfgc._core.plan import Piece
+from tfgc._core.pieces import Piece
 from tfgc._simulate.work import node_work, takes_over_products
 from tfgc.strategies._flat_paths import slot_bytes
 from tfgc.strategies._passes import Option, Pass, PassLiveness, Replayed

@@ -8,7 +8,8 @@ segment. O(n).
 
 from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
-from tfgc._core.plan import Piece, Plan
+from tfgc._core.pieces import Piece
+from tfgc._core.plan import Plan
 
 # Flops per output element: normalisations and activations do 1 to 10, a 3x3 depthwise convolution 18.
 _MUCH = 12
