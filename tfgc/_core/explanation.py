@@ -184,17 +184,16 @@ def _note(segment: Segment, outlook: Outlook | None, last: bool) -> str:
 def needs(outlook: Outlook) -> str:
     """What the step needs, and of how much."""
     left_out = "weights and slots" if outlook.whole_step else "weights, their gradients and slots"
-    return (
-        f"Needs {format_bytes(outlook.peak_bytes)} of {format_bytes(outlook.plain_bytes)} (plain), {left_out} left out"
-    )
+    peak, plain = format_bytes(outlook.peak_bytes), format_bytes(outlook.plain_bytes)
+    return f"needs {peak} of {plain} (plain), {left_out} left out"
 
 
 def summary(plan: Segmentation) -> tuple[str, Sequence[str], list[list[str]]]:
     """A plan as a title, heads of columns and a row for each segment."""
+    outlook, again = plan.outlook, sum(segment.mode == "recompute" for segment in plan.segments)
     per = "one sample" if plan.batch_size is None else f"a batch of {plan.batch_size}"
-    count, again = len(plan.segments), sum(s.mode == "recompute" for s in plan.segments)
-    title = f"by {plan.strategy!r} for {per}: {count} segment{'s' * (count > 1)}, {again} recomputed"
-    if plan.outlook is not None:
-        title += f"\n{needs(plan.outlook)}; {format_percent(plan.outlook.overhead)} more work"
-    rows = _rows(plan, plan.outlook)
+    title = f"by {plan.strategy!r}: {needs(outlook) if outlook else 'sizes are unknown'}\n"
+    title += f"for {per}, {again} of {len(plan.segments)} segments recomputed"
+    title += f", {format_percent(outlook.overhead)} more work" if outlook else ""
+    rows = _rows(plan, outlook)
     return title, _COLUMNS, [[cell.replace(HARD_SPACE, " ") for cell in row] for row in rows]

@@ -35,7 +35,7 @@ def limited(lines: Sequence[str], most: int = _LINES, rest: str = "") -> list[st
 
 
 class Shown:
-    """What prints as a title and rows of cells; in notebooks as a table, in containers as its title."""
+    """What prints as a title and rows of cells; in a notebook as a table, in a list as the first line of its title."""
 
     _rest = ""  # where all rows are
 
@@ -50,8 +50,7 @@ class Shown:
         return "\n".join(limited([*lines, *_aligned([heads, *rows] if heads else rows)], rest=self._rest))
 
     def __repr__(self) -> str:
-        title = self._shown()[0].replace("\n", ". ")
-        return f"<{type(self).__name__} {title}>"
+        return f"<{type(self).__name__} {self._shown()[0].partition(chr(10))[0]}>"
 
     def _repr_html_(self) -> str:
         title, heads, rows = self._shown()
