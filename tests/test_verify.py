@@ -163,6 +163,60 @@ def test_a_wrong_step_is_found(name, modes, monkeypatch):
     assert not named or named[0].layer == "dense"
 
 
+class Changed(L.Layer):
+    """Another layer where a planned step runs it."""
+
+    planned = False
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def call(self, x):
+        return self.change(x) if Changed.planned else x
+
+
+def int8_with_lora(fault):
+    """Each frozen row holds values half-way between two of int8: a rounding makes of them a step of 1/127."""
+    inputs = keras.Input((4,), dtype="int32")
+    x = L.Embedding(8, 64, trainable=False, name="frozen")(inputs)
+    x = Changed(lambda x: x * (1 + 2.0**-22 * tf.sin(tf.range(64.0))))(x)
+    x = Changed(fault)(L.Dense(8, "gelu", name="first")(x))
+    model = keras.Model(inputs, L.Dense(4)(L.Flatten()(x)))
+    row = (np.random.default_rng(0).integers(-100, 100, (8, 64)) + 0.5) / 127
+    row[:, 0] = 1.0
+    model.get_layer("frozen").set_weights([row])
+    model.get_layer("first").quantize("int8")
+    model.get_layer("first").enable_lora(2)
+    return model
+
+
+@tf.custom_gradient
+def lost(x):
+    return tf.identity(x), tf.zeros_like
+
+
+@pytest.mark.parametrize("fault", [tf.identity, lost, lambda x: x * 1.3])
+def test_a_step_with_int8_is_equal_within_the_noise_of_plain_steps_alone(fault, monkeypatch):
+    def planned(call, x):
+        with monkeypatch.context() as patched:
+            patched.setattr(Changed, "planned", True)
+            return call(x)
+
+    wrong(monkeypatch, planned)
+    model = fresh(lambda: int8_with_lora(fault))
+    plan = tfgc.plan(model, strategy="uniform", segments=2)
+    batch = np.arange(32).reshape(8, 4) % 8, noise(8, 4)
+    verdict = tfgc.verify(model, plan, batch, loss="mse", modes="graph", steps=2)
+    assert bool(verdict) is (fault is tf.identity), verdict
+    if verdict:
+        assert max(d.relative for d in verdict.tolerated) > 1e-4
+    else:
+        # The gradient of LoRA's first factor is zero until the second one, which starts as zeros, has moved.
+        found = {(d.name, d.step) for d in verdict.differences}
+        assert {("first/lora_kernel_a", 1), ("first/lora_kernel_b", 0)} <= found
+
+
 def test_a_layer_that_draws_from_numpy_is_named_and_makes_the_steps_differ():
     draws = np.random.default_rng(0)
 
@@ -306,17 +360,27 @@ def test_none_in_another_plain_run_allows_none_and_nothing_else(planned, passes)
     assert bool(judge.verdict(("graph",), 1, "mse", (), {})) is passes
 
 
-def test_plain_steps_are_tried_in_another_mode_and_with_weights_some_roundings_off():
+def test_plain_steps_are_tried_in_another_mode_and_with_values_some_roundings_off(monkeypatch):
+    """Weights, frozen ones, scales and inputs; seeds, ids, masks and counters are exact."""
     model = keras.Sequential([keras.Input((8,)), L.Dense(64), L.BatchNormalization(), L.Dropout(0.5), L.Dense(4)])
-    step = loss_step.LossStep(model, (tf.constant(noise(2, 8)), tf.zeros((2, 4)), None), "mse")
-    before = step.read()
-    moved = step.perturbed(before)
-    for v in model.trainable_variables:
-        np.testing.assert_allclose(moved[v.path], before[v.path], rtol=6e-7)
-    assert any((moved[v.path] != before[v.path]).any() for v in model.trainable_variables)
-    assert all((moved[v.path] == before[v.path]).all() for v in model.non_trainable_variables)
-    assert len(list(verify._others(step, "graph", [before]))) == 2
+    model.layers[0].trainable = False
+    model.layers[1].moving_mean.assign(noise(64))
+    x = noise(2, 8) * [[0.0], [1.0]]
+    step = loss_step.LossStep(model, (x, tf.zeros((2, 4)), None), "mse")
+    before, ran = step.read(), []
+    monkeypatch.setattr(step, "run", lambda *given: (None, ran.append(given)))
+    assert len(list(verify._others(step, "graph", [before]))) == 5
     assert list(verify._others(step, "eager", [before])) == []
+    _, _, (moved,), (x_moved, *_) = ran[1]
+    np.testing.assert_allclose(x_moved, x, rtol=6e-7)
+    assert (x_moved.numpy() != x.numpy()).any()
+    for name, value in before.items():
+        np.testing.assert_allclose(moved[name], value, rtol=6e-7)
+    assert {name for name, value in before.items() if (moved[name] != value).any()} == {
+        *(w.path for w in model.trainable_weights if w.numpy().any()),
+        model.layers[0].kernel.path,
+        model.layers[1].moving_mean.path,
+    }
 
 
 @pytest.mark.parametrize(

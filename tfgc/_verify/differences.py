@@ -8,6 +8,7 @@ import numpy as np
 
 # The share of the largest result of a kind below which one is next to nothing.
 NEXT_TO_NOTHING = 1e-3
+LOST = "zero in the second step alone"
 
 
 def relative_difference(expected: Any, given: Any, least: float) -> tuple[float, str]:
@@ -31,7 +32,8 @@ def relative_difference(expected: Any, given: Any, least: float) -> tuple[float,
         return math.inf, "not finite in one of them, or not in the same way"
     a, b = np.where(finite, a, 0), np.where(finite, b, 0)
     error, scale = np.linalg.norm(a - b), max(np.linalg.norm(a), least)
-    return (float(error / scale) if scale else math.inf if error else 0.0), ""
+    note = LOST if not b.any() and scale > least > 0 else ""
+    return (float(error / scale) if scale else math.inf if error else 0.0), note
 
 
 def _summed(rows: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from tfgc._errors import TfgcError, UnsupportedModelError
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._verify.verdicts import EPSILON, Steps
 
-# How many roundings weights are moved by, to see how far plain steps then differ.
+# How many roundings values are moved by, to see how far plain steps then differ.
 _ROUNDINGS = 4
 # What a step is given: inputs, targets and weights of samples, each may be None.
 Data = tuple[Any, Any, Any]
@@ -43,7 +43,7 @@ class Step:
         return {name: v if isinstance(v, tf.Variable) else v.value for name, v in self.states.items() if v.trainable}
 
     def run(
-        self, mode: str, steps: int, befores: list[dict[str, Any]] | None = None
+        self, mode: str, steps: int, befores: list[dict[str, Any]] | None = None, data: Data | None = None
     ) -> tuple[list[dict[str, Any]], Steps]:
         """Run some steps from the states in `befores`, or one after the other; return the states and all results."""
         function: Callable = self.once
@@ -52,11 +52,11 @@ class Step:
         given, outcomes = befores or [self.read()], []
         for number in range(steps):
             if number == len(given):
-                given.append(self.perturbed(self.read(), 0.01))
+                given.append(self._trained(self.read()))
             self.write(given[number])
             if self.draws:
                 tf.random.set_seed(number)
-            found = function(*self.data)
+            found = function(*(data or self.data))
             found |= {
                 (self.kind(v), name): v.value if isinstance(v, keras.Variable) else v for name, v in self.states.items()
             }
@@ -72,15 +72,38 @@ class Step:
         for name, value in values.items():
             self.states[name].assign(value)
 
-    def perturbed(self, values: dict[str, Any], share: float | None = None, phase: int = 0) -> dict[str, Any]:
-        """The states, weights changed by up to this share of each, by a few eps if None; otherwise in other phases."""
+    def rounded(self, mode: str, befores: list[dict[str, Any]], phase: int) -> Steps:
+        """The results where all that reaches the model is a few roundings off, each phase in another way."""
+        moved = [
+            {name: _rounded(value, phase, trained=name in self.watched) for name, value in before.items()}
+            for before in befores
+        ]
+        x = tf.nest.map_structure(
+            lambda t: tf.constant(_rounded(t.numpy(), phase)) if isinstance(t, tf.Tensor) else t, self.data[0]
+        )
+        return self.run(mode, len(befores), moved, (x, *self.data[1:]))[1]
+
+    def _trained(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The states, each weight changed by up to a per cent; those of zeros, such as LoRA's, become up to 0.01."""
         values = dict(values)
         for name in self.watched:
             value = values[name]
-            wave = np.cos(np.arange(value.size) + phase).reshape(value.shape)
-            moved = wave * (_ROUNDINGS * EPSILON.get(value.dtype.name, EPSILON["float32"]) if share is None else share)
-            values[name] = (value * (1 + moved)).astype(value.dtype)
+            moved = 0.01 * _wave(value, 0)
+            values[name] = (value * (1 + moved) if value.any() else abs(moved)).astype(value.dtype)
         return values
+
+
+def _wave(value: np.ndarray, phase: int) -> np.ndarray:
+    return np.cos(np.arange(value.size) + phase).reshape(value.shape)
+
+
+def _rounded(value: Any, phase: int, trained: bool = False) -> Any:
+    """A value a few roundings off; whole numbers that are not trained, such as ids, masks and counters, are exact."""
+    value = np.asarray(value)
+    if value.dtype.name not in EPSILON:
+        return value
+    moved = (value * (1 + _ROUNDINGS * EPSILON[value.dtype.name] * _wave(value, phase))).astype(value.dtype)
+    return moved if trained else np.where(value == np.rint(value), value, moved)
 
 
 @contextlib.contextmanager

@@ -75,8 +75,9 @@ def verify(
         A `Verdict`: true if all is equal; printed, it shows the worst relative difference and
         its layer. A difference may be, relative to a gradient's norm (or to 1e-3 of the largest gradient's, where that
         is more), 1e-5 in float32, 5e-3 in float16, 5e-2 in bfloat16 and 1e-12 in float64, op by op a few roundings.
-        Where plain TensorFlow differs by more between its modes, or when each weight is four roundings off, twice that
-        is allowed and listed as tolerated. A plain step whose loss or gradients are not finite is not equal.
+        Where plain TensorFlow differs by more between its modes, or when weights, frozen values and inputs are four
+        roundings off, twice that is allowed and listed as tolerated; a gradient that is lost never is. A plain step
+        whose loss or gradients are not finite is not equal.
 
     Raises:
         OptionError: For a loss that Keras does not know, a mode that is unknown or repeats no step, a batch that is
@@ -146,13 +147,12 @@ def verify(
 
 
 def _others(step: Step, mode: str, befores: list[dict[str, Any]]) -> Iterator[Steps]:
-    """Plain steps that differ by rounding alone: in another mode, and from weights that are a few roundings off."""
+    """Plain steps that differ by rounding alone: in another mode, and from values that are a few roundings off."""
     if mode in _OTHER:
         yield step.run(_OTHER[mode], len(befores), befores)[1]
     # What draws by tf.random is replayed from a trace in eager steps, too, and has no other mode to compare with.
-    for phase in range(_PHASES if step.draws else mode in _OTHER):
-        moved = [step.perturbed(before, phase=phase) for before in befores]
-        yield step.run(_BASELINE[mode], len(befores), moved)[1]
+    for phase in range(_PHASES if step.draws or mode in _OTHER else 0):
+        yield step.rounded(_BASELINE[mode], befores, phase)
 
 
 def _parts(model: keras.Model, chosen: list[keras.Layer] | None) -> dict[str, keras.Layer]:
