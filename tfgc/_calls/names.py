@@ -47,7 +47,6 @@ def describe(model: keras.Model) -> tuple[str, ...]:
 
 def layers_of(model: keras.Model, plan: Plan) -> tuple[list[keras.Layer], list[tuple[keras.Model, Plan]]]:
     """The layers that a plan of calls recomputes as a whole, and the functional parts with the plans of their own."""
-    keras_models.check_model(model)
     plan.check_model(describe(model))
     layers = layers_by_name(model)
     parts: list[tuple[Any, Plan]] = [(layers[name], part) for name, part in plan.parts.items()]

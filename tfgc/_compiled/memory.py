@@ -12,7 +12,7 @@ from tfgc import _temporary
 from tfgc._compiled import compiler, step, targets
 from tfgc._core.plan import Plan
 from tfgc._errors import TfgcError
-from tfgc._framework import keras_models, keras_names
+from tfgc._framework import keras_models, keras_names, model_checks
 from tfgc._records.compiled_memory import CompiledBuffer, CompiledMemory
 
 _MOST_BUFFERS = 8
@@ -72,7 +72,7 @@ def compiled_memory(
         >>> planned.temp_bytes < plain.temp_bytes, planned.fits  # doctest: +SKIP
         (True, True)
     """
-    keras_models.check_model(model)
+    model_checks.check_model(model)
     device = targets.find(target)
     if optimizer is not None:
         keras_names.optimizer(optimizer)

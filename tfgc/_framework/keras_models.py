@@ -7,7 +7,6 @@ from typing import Any
 
 import keras
 
-from tfgc._errors import UnsupportedModelError
 from tfgc._framework import versions
 from tfgc._framework.internals import Multiply, Sequential, functional, to_snake_case
 from tfgc._framework.versions import attribute
@@ -22,14 +21,6 @@ BEFORE = "_self_methods_before"
 
 call_with_training = functional.operation_fn
 unpack_singleton = functional.unpack_singleton
-
-
-def check_model(model: Any) -> None:
-    """Raise `UnsupportedModelError` for anything else than a model."""
-    if not isinstance(model, keras.Model):
-        raise UnsupportedModelError(
-            f"{model!r} is not a keras.Model: give the model itself; tfgc.zoo.build(name) makes one of a name"
-        )
 
 
 def runs_graph(model: Any) -> bool:

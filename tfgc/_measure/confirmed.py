@@ -12,6 +12,7 @@ from tfgc._core.confirmation import Confirmation
 from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
 from tfgc._errors import OptionError
+from tfgc._framework.model_checks import check_model
 from tfgc._measure import measured_budget, shipped
 from tfgc._measure.measured_step import MeasuredStep
 from tfgc._planning import budgets
@@ -88,6 +89,7 @@ def plan(
         >>> [len(segment.nodes) for segment in plan.segments]
         [2, 2]
     """
+    check_model(model)
     asked = MeasuredStep(
         model, batch_size,
         {"mode": mode, "input_shapes": input_shapes, "example": example, "measure": measure, "optimizer": optimizer,

@@ -10,6 +10,7 @@ import cloudpickle
 import keras
 import tensorflow as tf
 
+from tfgc import zoo
 from tfgc._core.ignored_warnings import ignored_warnings
 from tfgc._error_texts import one_line
 from tfgc._errors import UnsupportedModelError
@@ -34,7 +35,7 @@ class Shipped:
 
     def __call__(self) -> keras.Model:
         with keras.saving.custom_object_scope(self.objects):
-            model = _revived(self.config) if self.build is None else self.build()
+            model = _revived(self.config) if self.build is None else zoo.checked(self.build, self.build())
             parts = _parts(model)
             made = [(type(part).__name__, part.name) for part in parts]
             # Those that Keras made by their names may come in another order, as where outputs are an `OrderedDict`.

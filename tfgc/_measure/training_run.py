@@ -76,7 +76,8 @@ def seeded(build: Callable[..., keras.Model] | str, image_size: int | None) -> k
     keras.utils.set_random_seed(_SEED)
     if isinstance(build, str):
         return zoo.build(build, image_size)
-    return build() if image_size is None else build(image_size=image_size)
+    made = build() if image_size is None else build(image_size=image_size)
+    return zoo.checked(build, made)
 
 
 def _made(case: Case) -> tuple[keras.Model, tuple[Any, ...], str]:

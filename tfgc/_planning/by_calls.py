@@ -31,8 +31,6 @@ _KNOWN = ("batch_size", "budget", "example", "layers", "optimizer")
 
 def applies_to(model: Any, example: Any = None) -> bool:
     """Whether a model is planned by calls alone: it has no graph of nodes, or no batch that all its inputs have."""
-    if not isinstance(model, keras.Model):
-        return False
     return not keras_models.runs_graph(model) or (example is not None and example_sizes.lengths_differ(model, example))
 
 

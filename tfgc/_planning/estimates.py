@@ -6,6 +6,7 @@ import keras
 
 from tfgc._core.modes import check_predictable
 from tfgc._core.plan import Plan, check_plan
+from tfgc._framework.model_checks import check_model
 from tfgc._planning import annotated, budgets, by_calls
 from tfgc._simulate import simulator
 from tfgc._simulate.simulator import Prediction
@@ -49,6 +50,7 @@ def estimate(
         >>> prediction.fixed_bytes
         1152
     """
+    check_model(model)
     check_predictable(mode)
     check_plan(plan)
     calls_alone = by_calls.applies_to(model, example)

@@ -14,6 +14,7 @@ from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
 from tfgc._errors import OptionError
 from tfgc._framework import host_memory, keras_names
+from tfgc._framework.model_checks import check_model
 from tfgc._planning import annotated, budgets, by_calls
 from tfgc._planning.budgets import Budget, StepBudget
 from tfgc._planning.node_plans import NodePlans, noted
@@ -149,6 +150,7 @@ def pareto(
         >>> front[0].outlook.peak_bytes < front[-1].outlook.peak_bytes, front[-1].outlook.overhead
         (True, 0.0)
     """
+    check_model(model)
     check_predictable(mode)
     if by_calls.applies_to(model, example):
         by_calls.refuse(None, input_shapes, measure, loss, options)

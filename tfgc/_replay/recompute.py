@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import tensorflow as tf
 
 from tfgc._errors import OptionError
 from tfgc._framework import layer_settings
+from tfgc._framework.model_checks import check_backend
 from tfgc._replay import call_checks
 from tfgc._replay.block import block
 
@@ -51,7 +53,12 @@ def recompute(fn: Callable) -> Callable:
     Cost", arXiv:1604.06174.
     """
     if not callable(fn):
-        raise OptionError(f"recompute takes a function, a layer or a model, not {fn!r}")
+        advice = "give the function itself, and call what this returns: tfgc.recompute(fn)(x)"
+        if isinstance(fn, list | tuple | dict):
+            advice = "give them one at a time"
+        raise OptionError(f"recompute takes a function, a layer or a model, not {reprlib.repr(fn)}: {advice}")
+    if isinstance(fn, keras.Layer):
+        check_backend(f"{fn.name!r}")
     name = getattr(fn, "name", getattr(fn, "__name__", type(fn).__name__))
     if isinstance(fn, keras.Layer):
         settings = layer_settings.Settings([fn])

@@ -25,7 +25,6 @@ def functional_of(model: Any) -> FunctionalGraph:
     function = keras_models.functional_graph(model)
     if function is not None:
         return function
-    keras_models.check_model(model)
     if keras_models.runs_graph(model):
         raise UnsupportedModelError(
             f"the Sequential model {model.name!r} is not built, so its graph is not known: start it with "

@@ -8,7 +8,7 @@ import keras
 from tfgc import strategies
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_bool
-from tfgc._framework import keras_models
+from tfgc._framework import keras_models, model_checks
 from tfgc._planning.budgets import Budget
 from tfgc._planning.planner import Request, Strategy
 from tfgc._tracing import functional_graphs
@@ -105,6 +105,7 @@ def enable(
         >>> tfgc.disable(model) is model
         True
     """
+    model_checks.check_model(model)
     if not isinstance(plan, Plan | None):
         meant = "make one with tfgc.plan(model, ...)"
         if isinstance(plan, str | int | float):
@@ -143,7 +144,6 @@ def switch(
 ) -> None:
     """Let a model run by a plan, or recompute chosen layers, and leave what was traced before as it is."""
     if layers is not None:
-        keras_models.check_model(model)
         chosen = layer_selectors.choose(model, layers)
         layer_calls.restore_calls(model)
         layer_calls.replace_calls(model, chosen, **options)
@@ -175,7 +175,7 @@ def disable(model: Model) -> Model:
         >>> bool(np.array_equal(before, model(np.ones((2, 8)))))
         True
     """
-    keras_models.check_model(model)
+    model_checks.check_model(model)
     changed = layer_calls.restore_calls(model)
     fit_guard.remove(model)
     if changed:

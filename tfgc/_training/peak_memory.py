@@ -7,6 +7,7 @@ import keras
 
 from tfgc._errors import TfgcError, UncountedMemoryWarning, warn
 from tfgc._framework import memory_counts
+from tfgc._framework.model_checks import check_backend
 from tfgc._planning import budgets
 from tfgc._training.stand_ins import predicted_bytes
 from tfgc._units import format_bytes, format_percent
@@ -71,6 +72,7 @@ class PeakMemory(_Callback):
         self.predicted_bytes: int | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        check_backend(f"{self.model.name!r}")
         self._devices = memory_counts.devices()
         # What was handed out at the peak of a call of the train function, and the most of it that a step needed.
         self._calls = self._of_first = self._of_epoch = self._first_step = self._most = 0

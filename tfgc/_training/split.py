@@ -17,6 +17,7 @@ from tfgc._core.graph import Graph, Ref
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, PlanMismatchError, check_int
 from tfgc._framework import keras_models
+from tfgc._framework.model_checks import check_model
 from tfgc._tracing import keras_graph
 
 
@@ -51,6 +52,7 @@ def split(model: keras.Model, n_or_plan: int | Plan) -> list[keras.Model]:
         >>> bool(np.array_equal(y, model(x)))
         True
     """
+    check_model(model)
     program = keras_graph.Program(model)
     if isinstance(n_or_plan, Plan):
         plan: Plan = n_or_plan

@@ -50,7 +50,6 @@ def check_trainable(model: keras.Model) -> None:
 
 def check_segments(model: keras.Model, plan: Plan) -> None:
     """Raise `PlanMismatchError` for a plan by segments and a subclassed model, which has no nodes to cut."""
-    keras_models.check_model(model)
     if not keras_models.has_graph(model):
         raise PlanMismatchError(
             f"this plan (strategy {plan.strategy!r}) cuts a functional model into segments, and {model.name!r} is a "

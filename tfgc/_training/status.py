@@ -7,7 +7,7 @@ import keras
 
 from tfgc._core.plan import Plan
 from tfgc._core.shown import Brief, Shown, limited
-from tfgc._framework import keras_models
+from tfgc._framework import keras_models, model_checks
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._tracing import functional_graphs
 from tfgc._training import plan_report
@@ -113,7 +113,7 @@ def status(model: keras.Model) -> Status:
         >>> [one.plan.strategy for one in tfgc.status(model).plans]
         ['uniform']
     """
-    keras_models.check_model(model)
+    model_checks.check_model(model)
     enabled = [part for part in keras_models.layers_inside(model) if functional_graphs.is_patched_call(part)]
     own, by_calls = stand_in(model), plan_of(model)
     if isinstance(own, FirstStep):  # the parts that are on belong to its plan

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfgc._core.plan import Plan, check_plan
 from tfgc._errors import OptionError, UnsupportedModelError, check_bool, check_int
-from tfgc._framework import keras_models, keras_names
+from tfgc._framework import keras_names, model_checks
 from tfgc._planning import by_calls, planner
 from tfgc._replay import call_checks
 from tfgc._tracing import functional_graphs
@@ -106,7 +106,7 @@ def train_step(
         >>> sorted(step(np.ones((2, 8)), np.ones((2, 1))))
         ['loss', 'mae']
     """
-    keras_models.check_model(model)
+    model_checks.check_model(model)
     if by_calls.applies_to(model) and not functional_graphs.parts(model):
         raise UnsupportedModelError(
             f"train_step runs Sequential and functional models, and {model.name!r} is a subclassed one "

@@ -19,7 +19,7 @@ from tfgc._calls import names
 from tfgc._core.modes import MODES
 from tfgc._core.plan import Plan, check_plan
 from tfgc._errors import OptionError, check_int, did_you_mean
-from tfgc._framework import keras_models, private_api
+from tfgc._framework import keras_models, model_checks, private_api
 from tfgc._replay import call_checks
 from tfgc._tracing import example_sizes, keras_graph
 from tfgc._training import enable, layer_calls, layer_selectors
@@ -94,6 +94,7 @@ def verify(
         >>> bool(verdict)
         True
     """
+    model_checks.check_model(model)
     asked = modes is not None
     if modes is None:
         jitted = getattr(model, "compiled", False) and model.jit_compile
@@ -104,7 +105,6 @@ def verify(
             raise OptionError(f"modes={modes!r}: give some of {', '.join(MODES)}{did_you_mean(mode, MODES)}")
     steps = check_int("steps", steps)
     check_plan(plan)
-    keras_models.check_model(model)
     if layers is not None and plan is not None:
         raise OptionError("give a plan or layers=, not both")
     example_sizes.refuse_dataset(batch, "batch")

@@ -14,7 +14,7 @@ import reprlib
 import textwrap
 import zipfile
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tfgc import _user_modules
 from tfgc._error_texts import one_line
@@ -78,7 +78,7 @@ def build(name: str, image_size: int | None = None) -> keras.Model:
             builder = cast("Callable[..., keras.Model]", _user_modules.function(name))
         except ImportError as error:
             raise OptionError(f"cannot import the builder {name!r}: {error}; it is written module:function") from error
-        return _model(name, _attempt(name, lambda: _call(builder, (), image_size, name)))
+        return checked(name, _attempt(name, lambda: _call(builder, (), image_size, name)))
     called = re.fullmatch(r"(\w+)\(([\d, ]*)\)", name)
     base = called[1] if called else name
     arguments = [parse_count(word.strip()) for word in called[2].split(",") if word.strip()] if called else []
@@ -94,6 +94,9 @@ def build(name: str, image_size: int | None = None) -> keras.Model:
 
 def _attempt(name: str, build: Callable[[], keras.Model]) -> keras.Model:
     """Build or load a model; report in one line what the user's or Keras's code raises."""
+    from tfgc._framework import model_checks
+
+    model_checks.check_backend(f"{name!r}")
     try:
         return build()
     except TfgcError:
@@ -110,7 +113,7 @@ def _saved(name: str) -> keras.Model:
 
     try:
         with model_loading.ending():
-            return _model(name, keras.models.load_model(name, compile=False))
+            return checked(name, keras.models.load_model(name, compile=False))
     except TfgcError:
         raise
     except Exception as error:
@@ -124,11 +127,16 @@ def _saved(name: str) -> keras.Model:
         ) from error
 
 
-def _model(name: str, built: object) -> keras.Model:
+def checked(builder: str | Callable[..., Any], built: Any) -> keras.Model:
+    """What a builder returned, or a name stands for, which has to be a model."""
     import keras
 
+    from tfgc._framework import model_checks
+
     if not isinstance(built, keras.Model):
-        raise OptionError(f"{name!r} must return a keras.Model, it returned {reprlib.repr(built)}")
+        name, why = getattr(builder, "__name__", builder), model_checks.instead_of_model(built)
+        raise OptionError(f"{name!r} must return a keras.Model, it returned {reprlib.repr(built)}: {why}")
+    model_checks.check_model(built)
     return built
 
 

@@ -1,0 +1,54 @@
+"""Whether what was given as a model is one that tfgc can train, and what to call where it is something else."""
+
+import reprlib
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfgc._errors import UnsupportedModelError
+
+
+def check_model(model: Any) -> None:
+    """Raise `UnsupportedModelError` for anything else than a model of Keras that runs on TensorFlow."""
+    if not isinstance(model, keras.Model):
+        raise UnsupportedModelError(f"{reprlib.repr(model)} is not a keras.Model: {instead_of_model(model)}")
+    check_backend(f"{model.name!r}")
+
+
+def check_backend(what: str) -> None:
+    """Raise `UnsupportedModelError` where Keras runs on another framework than TensorFlow."""
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise UnsupportedModelError(
+            f"{what} runs on Keras's backend {backend!r}, and tfgc recomputes what TensorFlow runs: set "
+            'KERAS_BACKEND=tensorflow in the environment before Python imports Keras, or "backend": "tensorflow" in '
+            "~/.keras/keras.json"
+        )
+
+
+def instead_of_model(given: Any) -> str:
+    """What to do where something else was given as a model."""
+    kind = given if isinstance(given, type) else type(given)
+    if any(base.__module__.partition(".")[0] == "tf_keras" for base in kind.__mro__):
+        return (
+            "it is of tf_keras, and tfgc takes models of Keras 3 (import keras). In a loop of your own, "
+            "tfgc.recompute(layer) recomputes one of its layers"
+        )
+    if isinstance(given, type):
+        made = f", as {given.__name__}(...) makes one" if issubclass(given, keras.Model) else ""
+        return f"it is a class: give a model{made}"
+    if isinstance(given, list | tuple) and given:
+        if all(isinstance(one, keras.Model) for one in given):
+            return "give one model at a time"
+        if all(isinstance(one, keras.Layer) for one in given):
+            return "keras.Sequential(layers) makes a model of layers"
+    if isinstance(given, keras.Layer):
+        return "it is a layer: in a loop of your own, tfgc.recompute(layer) recomputes it"
+    if isinstance(given, tf.Module):
+        return "it is a tf.Module: tfgc.recompute(module.method) recomputes one of its methods"
+    if callable(given):
+        return "it is a function: tfgc.recompute(function) recomputes it. If it builds a model, give what it returns"
+    if isinstance(given, str):
+        return "give the model itself; tfgc.zoo.build('resnet50'), for example, makes one of a name"
+    return "give the model itself" + " (compile, build and fit return something else)" * (given is None)
