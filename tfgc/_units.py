@@ -7,25 +7,27 @@ from typing import Any
 
 from tfgc._errors import OptionError
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+# A "B" may follow.
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
-# No step needs so few bytes: a bare number up to here was meant in percent.
-PERCENT = 100
+# No step needs so few bytes: a bare number up to here was meant in percent or gigabytes, and not in percent below the
+# least that plans may reach.
+PERCENT, _LEAST_PERCENT = 100, 10
 
 
 def parse_bytes(text: object) -> int:
     """Read a positive number of bytes.
 
-    >>> parse_bytes("4GB"), parse_bytes("1.5 MiB"), parse_bytes(2_000)
-    (4000000000, 1572864, 2000)
+    >>> parse_bytes("4GB"), parse_bytes("2g"), parse_bytes("1.5 MiB"), parse_bytes(2_000)
+    (4000000000, 2000000000, 1572864, 2000)
     """
     found = re.fullmatch(r"\s*([\d_]*\.?\d*(?:e\d+)?)\s*([A-Za-z]*)\s*", str(text))
     count = 0.0
-    if found and found[2].upper() in _UNITS and not isinstance(text, bool):
+    unit = found[2].upper().removesuffix("B") if found else None
+    if found and unit in _UNITS and not isinstance(text, bool):
         with contextlib.suppress(ValueError):
-            count = float(found[1]) * _UNITS[found[2].upper()]
+            count = float(found[1]) * _UNITS[unit]
     if not 1 <= count < 2**63:
         raise OptionError(f"budget={text!r}: must be a positive number of bytes such as 4_000_000_000 or '4GB'")
     return int(count)
@@ -55,17 +57,23 @@ def check_budget(budget: Any) -> float | None:
             raise OptionError(f"budget={budget!r}: a share is a positive part of the plain step's peak, such as '60%'")
     elif bare is not None and (0 < bare < 1 or (bare == 1 and str(budget).strip() != "1")):
         share = bare
-    elif not isinstance(budget, str) or budget != "auto":
+    elif not is_auto(budget):
         try:
             parse_bytes(budget)
         except OptionError as error:
             raise OptionError(f"{error}, a share of the plain step such as '70%' or 0.7, or 'auto'") from None
         if bare is not None and bare <= PERCENT:
-            whole = ", for all of it 1.0" if bare == 1 else ""
+            share = f"'{budget}%' for that" if bare >= _LEAST_PERCENT else "'70%' (all of it: 1.0), for example, for a"
             raise OptionError(
-                f"budget={budget!r} is that many bytes: for a share of the plain step write '{budget}%'{whole}"
+                f"budget={budget!r} is that many bytes: write '{budget}GB' for gigabytes, or {share} share of the "
+                "plain step"
             )
     return share
+
+
+def is_auto(budget: Any) -> bool:
+    """Whether a budget stands for the memory that is free."""
+    return isinstance(budget, str) and budget.strip().lower() == "auto"
 
 
 def parse_count(text: str) -> int | None:

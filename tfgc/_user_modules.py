@@ -45,9 +45,8 @@ def install(folders: Sequence[str], trusted: Sequence[str] = ()) -> None:
 
 def module(name: str) -> ModuleType:
     """Import a module that the user named: from the folders that are installed, else as Python does."""
-    if not all(name.split(".")):
-        raise ImportError(f"{name!r} is not a module name")
-    finder = next((one for one in sys.meta_path if isinstance(one, Finder)), None)
+    check(name)
+    finder = _finder()
     first, _, inner = name.partition(".")
     spec = None if finder is None else finder.search(first)
     if finder is None or spec is None or finder.has(getattr(sys.modules.get(first), "__file__", None)):
@@ -65,6 +64,21 @@ def module(name: str) -> ModuleType:
             why = f"{error}; {first!r} in the current folder has the name of an installed module: rename it"
             raise ImportError(why) from error
     return finder.apart(spec)  # In `sys.modules` others look for the installed module of that name.
+
+
+def check(name: str) -> None:
+    """Raise `ImportError` if there is no module of this name, or none that could have it inside; import nothing."""
+    first, finder = name.partition(".")[0], _finder()
+    if not all(name.split(".")):
+        raise ImportError(f"{name!r} is not a module name")
+    if first in sys.modules or (finder is not None and finder.search(first) is not None):
+        return
+    if importlib.util.find_spec(first) is None:
+        raise ImportError(f"No module named {first!r}")
+
+
+def _finder() -> "Finder | None":
+    return next((one for one in sys.meta_path if isinstance(one, Finder)), None)
 
 
 def function(name: str) -> object:

@@ -7,6 +7,7 @@ as by their first call. Losses, Keras's state and Python's random streams are af
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,9 @@ from tfgc._framework import initial_values, isolated_traces, keras_models
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import python_random
 from tfgc._tracing import functional_graphs
+
+# In errors of Keras and TensorFlow about sizes.
+_SIZES = re.compile(r"incompatible with the layer|must be equal|[Ii]ncompatible shapes|[Ss]hapes? |same (shape|rank)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +61,12 @@ def trace(model: keras.Model, example: Any, *, xla: bool = False) -> recording.T
         if errors:
             _warn_of_one_call(model, errors[0])
         return traced
+    if _is_misfit(errors[0]):
+        shapes = ", ".join(map(str, _shapes(example)))
+        raise UnsupportedModelError(
+            f"{model.name!r} cannot be called on a batch of shapes {shapes}: {one_line(errors[0])}. Give a batch as "
+            "fit takes it, x or (x, y)"
+        ) from errors[0]
     call_first = "" if _is_built(model) else "call the model once on a batch first, so that its layers are built, "
     raise UnsupportedModelError(
         f"{model.name!r} cannot be traced symbolically, so it cannot be planned by its calls: {one_line(errors[0])}. "
@@ -74,10 +84,16 @@ def own_step(model: keras.Model, example: Any, *, xla: bool = False) -> recordin
     return None
 
 
+def _is_misfit(error: Exception) -> bool:
+    """Whether an error of the user's code says that the sizes of a batch do not fit, and not that it has no values."""
+    return isinstance(error, ValueError | tf.errors.InvalidArgumentError) and bool(_SIZES.search(one_line(error)))
+
+
 def _warn_of_one_call(model: keras.Model, error: Exception) -> None:
     """Say that one call of a model is planned in place of its step."""
+    how = "on a batch of these shapes" if _is_misfit(error) else "symbolically"
     warn(
-        f"the train_step of {model.name!r} cannot be traced symbolically, so one call of the model is planned in its "
+        f"the train_step of {model.name!r} cannot be traced {how}, so one call of the model is planned in its "
         f"place: {one_line(error)}. What else the step does is no part of the prediction: use TensorFlow operations "
         "in it, or leave room for it in a budget.",
         UserWarning,
@@ -91,10 +107,13 @@ def has_own_step(model: keras.Model) -> bool:
 
 def batch_size(example: Any) -> int | None:
     """The samples in an example batch."""
+    return next((shape[0] for shape in _shapes(example) if shape.rank), None)
+
+
+def _shapes(example: Any) -> list[tf.TensorShape]:
     if isinstance(example, Arguments):
         example = (example.args, example.kwargs)
-    shapes = [_spec(value).shape for value in tf.nest.flatten(example) if _is_data(value)]
-    return next((shape[0] for shape in shapes if shape.rank), None)
+    return [_spec(value).shape for value in tf.nest.flatten(example) if _is_data(value)]
 
 
 def _is_data(value: Any) -> bool:
@@ -117,7 +136,9 @@ def _spec(value: Any) -> Any:
         return value
     found = spec(value if hasattr(value, "dtype") else np.asarray(value))
     if not found.shape.is_fully_defined():
-        raise OptionError(f"example: a size of {found.shape} is open; bytes are known only where all sizes are")
+        raise OptionError(
+            f"example: a size of {found.shape} is open; bytes are known only where all sizes are: give each a number"
+        )
     return found
 
 

@@ -32,6 +32,17 @@ class NetworkChoice:
     example: str | None
     batch_size: int = 0
 
+    def __post_init__(self) -> None:
+        """Raise what is wrong before TensorFlow is imported, which takes seconds."""
+        from tfgc import _user_modules
+        from tfgc.zoo import _names
+
+        _user_modules.install([os.getcwd()])
+        _names.check(self.name, self.image_size)
+        if self.example is not None:
+            with _importing(self.example):
+                _user_modules.check(self.example.partition(":")[0])
+
     def sizes(self) -> dict[str, Any]:
         """What says its sizes, as `tfgc.compare` and `tfgc.max_batch` take it."""
         batch = None if self.example is None else _batch(self.example)
@@ -41,12 +52,11 @@ class NetworkChoice:
         """Build the model; return it with what says its sizes: `input_shapes` or `example`, as for `tfgc.plan`."""
         sizes = dict(self.inputs)
         import_quietly()
-        from tfgc import _user_modules, zoo
+        from tfgc import zoo
         from tfgc._measure import any_model, examples
         from tfgc._planning import by_calls
         from tfgc._tracing import functional_graphs
 
-        _user_modules.install([os.getcwd()])
         model = zoo.build(self.name, self.image_size)
         if self.example is not None:
             example = examples.portable(_batch(self.example))
@@ -67,16 +77,21 @@ class NetworkChoice:
         return model, {"input_shapes": sizes or None}
 
 
+@contextlib.contextmanager
+def _importing(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise OptionError(f"--example {name!r} cannot be imported: {error}; it is written module:function") from error
+
+
 def _batch(name: str) -> Any:
     """What the function returns that `--example` names as `module:function`."""
     import_quietly()
     from tfgc import _user_modules
 
-    _user_modules.install([os.getcwd()])
-    try:
+    with _importing(name):
         made: Any = _user_modules.function(name)
-    except ImportError as error:
-        raise OptionError(f"--example {name!r} cannot be imported: {error}; it is written module:function") from error
     try:
         return made()
     except (Exception, SystemExit) as error:  # the user's code
@@ -91,6 +106,21 @@ class PlanChoice:
     strategy: str | None
     strategy_options: values.Settings
     plan_path: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise what is wrong before TensorFlow is imported."""
+        if self.plan_path is None and (self.strategy or self.strategy_options):
+            from tfgc import strategies
+
+            strategy, options = self._chosen()
+            strategies.check_options(strategy or self._default, options, self.budget)
+
+    @property
+    def _default(self) -> str:
+        return "optimal" if self.budget is None else "budget"
+
+    def _chosen(self) -> tuple[str | None, dict[str, Any]]:
+        return chosen_strategy(self.strategy, self.strategy_options, self._default)
 
     @property
     def is_given(self) -> bool:
@@ -112,8 +142,7 @@ class PlanChoice:
         """Make a plan."""
         from tfgc._measure import confirmed
 
-        default = "optimal" if self.budget is None else "budget"
-        strategy, options = chosen_strategy(self.strategy, self.strategy_options, default)
+        strategy, options = self._chosen()
         return confirmed.plan(model, batch_size, strategy=strategy, budget=self.budget, **common, **options)
 
 

@@ -20,6 +20,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 Command = files.Command
 written = files.Written
+COUNT, BUDGET = values.Count(), values.Budget()
 INPUT, OUTPUT, PICTURE = files.Input(), files.Output(), files.Output(".png")
 
 
@@ -47,7 +48,7 @@ def _chosen(argument: str, kind: type, options: Sequence[Decorator]) -> Decorato
 name_argument = click.argument(
     "name", type=files.Network(), shell_complete=lambda context, option, text: networks(text)
 )
-image_size = click.option("--image-size", type=int, help="Image height and width, for networks that accept it.")
+image_size = click.option("--image-size", type=COUNT, help="Image height and width, for networks that accept it.")
 input_shapes = click.option(
     "--input", "inputs", multiple=True, type=values.InputShape(), metavar="NAME=128,64",
     help="Shape, without the batch, of an input whose size the model leaves open; repeatable.",
@@ -61,18 +62,22 @@ strategy_options = click.option(
     "--option", "strategy_options", multiple=True, type=values.Setting(), metavar="KEY=VALUE",
     help="Strategy option: a number, true, false, bytes, or comma-separated names; repeatable.",
 )  # fmt: skip
-optimizer = click.option("--optimizer", help="Optimizer whose state is counted.  [default: adam]")
+optimizer = click.option(
+    "--optimizer", type=values.Optimizer(), help="Optimizer whose state is counted.  [default: adam]"
+)
 mode = click.option(
     "--mode", type=click.Choice(["graph", "xla"]), default="graph", show_default=True,
     help="How the step runs: in a TensorFlow graph, or compiled by XLA, as in fit on a GPU.",
 )  # fmt: skip
 # A command gets these as `network: NetworkChoice`, `planning: PlanChoice` and `costs: Costs`.
 _network = (name_argument, image_size, input_shapes, example)
-_batch_size = click.option("--batch-size", type=int, required=True, help="Samples per batch.")
+_batch_size = click.option("--batch-size", type=COUNT, required=True, help="Samples per batch.")
 network_without_batch = _chosen("network", choices.NetworkChoice, _network)
 network_options = _chosen("network", choices.NetworkChoice, (_network[0], _batch_size, *_network[1:]))
 _plan = (
-    click.option("--budget", help="Memory for the whole step: 2GB, 60% (of the plain step), or auto (free memory)."),
+    click.option(
+        "--budget", type=BUDGET, help="Memory for the whole step: 2GB, 60% (of the plain step), or auto (free memory)."
+    ),
     click.option("--strategy", help="Planning strategy.  [default: budget if --budget is given, else optimal]"),
     strategy_options,
 )

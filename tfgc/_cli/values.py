@@ -5,13 +5,53 @@ from typing import Any
 
 import click
 
-from tfgc._errors import OptionError, check_int
-from tfgc._units import parse_count
+from tfgc._errors import OptionError, check_int, did_you_mean
+from tfgc._units import check_budget, parse_count
+from tfgc.zoo._catalogue import exported
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 Settings = tuple[tuple[str, Any], ...]
 # Strategy options that take bytes or a device, and no names.
 _TEXTS = ("host_budget", "bandwidth")
+# Those that take an integer.
+_COUNTS = ("segments", "slices")
+
+
+class Count(click.types.IntParamType):
+    """An integer, which is at least so much.
+
+    >>> Count(2).convert("3", None, None)
+    3
+    """
+
+    def __init__(self, least: int = 1) -> None:
+        self._least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        name = "it" if param is None else param.name or ""
+        return check_int(name, super().convert(value, param, ctx), self._least)
+
+
+class Budget(click.ParamType):
+    """What a step may use."""
+
+    name = "budget"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        check_budget(value)
+        return value
+
+
+class Optimizer(click.ParamType):
+    """The name of an optimizer of Keras."""
+
+    name = "optimizer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        known = [name.lower() for name in exported("optimizers")]
+        if value.lower() not in known:
+            raise OptionError(f"there is no optimizer {value!r}{did_you_mean(value.lower(), known)}")
+        return value
 
 
 class Names(click.ParamType):
@@ -67,6 +107,9 @@ class Setting(click.ParamType):
         key, _, text = value.partition("=")
         if not key or not text:
             raise OptionError(f"--option {value!r}: must be key=value, such as segments=8")
+        if key in _COUNTS:
+            count = parse_count(text)
+            return key, check_int(f"--option {key}", text if count is None else count)
         if text.lower() in ("true", "false"):
             return key, text.lower() == "true"
         for kind in (int, float):

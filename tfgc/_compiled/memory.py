@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from tfgc import _temporary
+from tfgc import _temporary, strategies
 from tfgc._compiled import compiler, step, targets
 from tfgc._core.plan import Plan
 from tfgc._errors import TfgcError
@@ -73,6 +73,7 @@ def compiled_memory(
         (True, True)
     """
     model_checks.check_model(model)
+    strategies.check_plan(plan)
     device = targets.find(target)
     if optimizer is not None:
         keras_names.optimizer(optimizer)

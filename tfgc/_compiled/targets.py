@@ -86,3 +86,9 @@ def find(name: str) -> Target:
     if name not in TARGETS:
         raise OptionError(f"target={name!r}: choose from {', '.join(sorted(TARGETS))}{did_you_mean(name, TARGETS)}")
     return TARGETS[name]
+
+
+def check_mode(said: str, mode: str) -> None:
+    """Raise `OptionError` unless steps are compiled in this mode."""
+    if mode != "xla":
+        raise OptionError(f"{said}: XLA compiles steps for a GPU: also give mode='xla', in the shell --mode xla")

@@ -5,9 +5,11 @@ Invariant, held by `Plan.check`: the segments cover every node of the model once
 
 import dataclasses
 import hashlib
+import io
 import itertools
 import os
 import pathlib
+import reprlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Self
 
@@ -151,6 +153,9 @@ class Plan(Shown, Segmentation):
         Raises:
             TfgcError: If the text is not a plan, is damaged, or is of a newer version.
         """
+        is_text = isinstance(text, str | bytes | bytearray)
+        if isinstance(text, os.PathLike | io.IOBase) or (is_text and text.lstrip()[:1] not in ("{", b"{")):
+            raise TfgcError(f"{reprlib.repr(text)} is not the JSON text of a plan: tfgc.Plan.load(path) reads a file")
         plan, fingerprint = plan_data.read(cls, text)
         if plan.fingerprint != fingerprint:
             raise TfgcError("a damaged plan file: its nodes do not match its fingerprint; make it again with tfgc.plan")
@@ -180,9 +185,3 @@ class Plan(Shown, Segmentation):
 def describe(graph: Graph) -> tuple[str, ...]:
     """A line for each node, which stays the same when the model is cloned or loaded again."""
     return tuple(node.describe() for node in graph.nodes)
-
-
-def check_plan(plan: object) -> None:
-    """Raise `OptionError` unless `plan` is a `Plan` or None."""
-    if not isinstance(plan, Plan | None):
-        raise OptionError(f"plan={plan!r} is not a tfgc.Plan: make one with tfgc.plan(model, ...)")

@@ -47,9 +47,8 @@ class Spec:
             )
         if self.open:
             raise OptionError(
-                f"a tensor has the shape {self.shape}, of which more than the batch is unknown, and tfgc "
-                "does not guess sizes; give them with tfgc.plan(model, input_shapes={input name: shape without batch}) "
-                "or example=batch"
+                f"a tensor has the shape {self.shape}, of which more than the batch is unknown, and tfgc does not "
+                "guess sizes: give input_shapes={input name: shape without batch}, or example=batch"
             )
         batch = 1 if batch_size is None else batch_size
         return math.prod(batch if d is None else d for d in self.shape) * itemsize(self.dtype)

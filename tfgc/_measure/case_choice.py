@@ -97,7 +97,8 @@ def refuse_with_example(**given: Any) -> None:
 
 def name_of(build: object) -> str:
     """The name of a network that is given by its name or by a function that builds it."""
-    if not (callable(build) or isinstance(build, str)) or hasattr(build, "trainable_variables"):
+    is_model = hasattr(build, "trainable_variables") and not isinstance(build, type)
+    if not (callable(build) or isinstance(build, str)) or is_model:
         raise OptionError(f"{build!r}: give a function that builds the model, or its name: each case builds its own")
     return build if isinstance(build, str) else getattr(build, "__name__", "model")
 

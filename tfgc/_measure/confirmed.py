@@ -114,8 +114,7 @@ def plan(
 def _check(confirm: Any, mode: str) -> None:
     if isinstance(confirm, str):
         targets.find(confirm)
-        if mode != "xla":
-            raise OptionError(f"confirm={confirm!r}: XLA compiles steps for a GPU; also give mode='xla'")
+        targets.check_mode(f"confirm={confirm!r}", mode)
         compiler.check_installed()
     elif confirm is not True and not callable(confirm):
         raise OptionError(

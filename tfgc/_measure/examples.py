@@ -64,7 +64,7 @@ def batch(example: Any, batch_size: int) -> Any:
     def tensor(value: Any) -> Any:
         if isinstance(value, Spec):
             if None in value.shape[1:]:
-                raise OptionError(f"example: a size of {value.shape} is open; memory depends on it")
+                raise OptionError(f"example: a size of {value.shape} is open; memory depends on it: give it a number")
             per_sample = value.shape and value.shape[0] in (None, count)
             shape: Any = (batch_size, *value.shape[1:]) if per_sample else value.shape
             if value.dtype == "string":

@@ -14,7 +14,7 @@ from tfgc._measure import batch_search, case_choice, compare, examples, process
 from tfgc._records.batch_limit import MaxBatch, Reach, step_bytes
 from tfgc._records.job import Case, LargestBatch, MaxBatchJob, MaxBatchPrediction
 from tfgc._records.measurement import Measurement
-from tfgc._units import PERCENT, bare_number, parse_bytes
+from tfgc._units import PERCENT, bare_number, is_auto, parse_bytes
 from tfgc.strategies import Strategy
 
 if TYPE_CHECKING:
@@ -105,10 +105,10 @@ def max_batch(
         known_strategies.check_options("budget", options, budget)
     else:
         label, chosen, options = case_choice.labelled(strategy, options, budget)
-    shapes = None if input_shapes is None else dict(input_shapes)
     job = MaxBatchJob(
-        network, (build, image_size), checked, chosen, options, shapes, case_choice.serialized(optimizer), example, mode
-    )
+        network, (build, image_size), checked, chosen, options, input_shapes, case_choice.serialized(optimizer),
+        example, mode,
+    )  # fmt: skip
     if on_start is not None:
         on_start(FIRST)
     found: MaxBatchPrediction = process.ask(job)
@@ -160,8 +160,8 @@ def _confirmed(
 
 def _checked(budget: int | str) -> int | str:
     """A budget as the child process gets it: bytes or `auto`."""
-    if budget == "auto":
-        return budget
+    if is_auto(budget):
+        return "auto"
     bare = bare_number(budget)
     if str(budget).strip().endswith("%") or (bare is not None and 0 < bare <= PERCENT):
         raise OptionError(

@@ -17,6 +17,8 @@ from tfgc._tracing import example_sizes, keras_graph
 
 # Bytes of one sample are read at this batch, large enough for what does not grow with it to vanish.
 NOMINAL_BATCH = 64
+# A size to give where one is open, in messages.
+_FOR_EXAMPLE = 128
 # Up to here floats count bytes exactly.
 _MOST_BYTES = 2**53
 
@@ -64,15 +66,16 @@ def graph_of(
     declared = example_sizes.declared_batch(model)
     asked = whole_step or measure
     if asked and batch_size is None and declared is None:
-        raise OptionError(
-            "batch_size is needed where bytes or seconds are compared: tfgc.plan(model, batch_size=32, ...)"
-        )
+        raise OptionError("batch_size is needed where bytes or seconds are compared: give batch_size=32, for example")
     batch = batch_size or declared or NOMINAL_BATCH
     program = keras_graph.Program(model, batch, input_shapes, seen)
     if not program.graph.nodes:
         raise nothing_to_train(model)
-    if not program.graph.sizes_known and not asked:
-        return program.graph
+    if not program.graph.sizes_known:
+        if not asked:
+            return program.graph
+        if (given := open_inputs(program.graph)) is not None:
+            raise OptionError(f"{given[0]}, and bytes are known only with them: give {given[1]}, or example=batch")
     graph = node_costs.annotate(program, xla=xla)
     if options.get("slices", 1) != 1:
         graph = independence.checked_for_slices(program, graph)
@@ -127,15 +130,21 @@ def with_step(graph: Graph, model: keras.Model, loss: Any = None, optimizer: Any
     )
 
 
+def open_inputs(graph: Graph) -> tuple[str, str] | None:
+    """Which inputs leave sizes open, and how to give them, for example; None if none does."""
+    shapes = {name: spec.shape[1:] for name, spec in graph.inputs.items() if spec.open}
+    if not shapes:
+        return None
+    said = ", ".join(f"{name!r} is {shape}" for name, shape in shapes.items())
+    given = {name: tuple(size or _FOR_EXAMPLE for size in shape) for name, shape in shapes.items()}
+    return f"the model leaves sizes of its inputs open ({said})", f"input_shapes={given}, without the batch"
+
+
 def warn_of_open_sizes(graph: Graph) -> None:
     """Warn that nothing is recomputed, since the sizes of `graph` are not known, and say how to give them."""
-    inputs = {name: spec.shape[1:] for name, spec in graph.inputs.items() if spec.open}
-    if inputs:
-        shapes = ", ".join(f"{name!r} is {shape}" for name, shape in inputs.items())
-        given = ", ".join(f"{name!r}: shape" for name in inputs)
-        why = f"the model leaves sizes of its inputs open ({shapes})"
-        how = f"tfgc.plan(model, batch_size, input_shapes={{{given}}}), shapes without the batch, or example=batch"
-        remedy = f"give them: {how}"
+    given = open_inputs(graph)
+    if given is not None:
+        why, remedy = given[0], f"give them to tfgc.plan: {given[1]}, or example=batch"
     else:
         ref, spec = next((ref, spec) for ref, spec in graph.specs.items() if spec.open)
         why = (

@@ -15,7 +15,7 @@ from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._framework import isolated_traces, keras_names
 from tfgc._planning import free_memory
 from tfgc._planning.node_plans import NodePlans
-from tfgc._units import check_budget, format_percent, parse_bytes
+from tfgc._units import check_budget, format_percent, is_auto, parse_bytes
 
 # Bytes, "4GB", "70%" or 0.7 of the plain step's peak, or "auto".
 Budget = int | float | str
@@ -64,7 +64,7 @@ def budget_bytes(budget: Budget, plain: Callable[[], int] | None, resident: int 
 
     Weights and slots that are `resident` in memory already are not free, but part of what the step uses.
     """
-    if isinstance(budget, str) and budget == "auto":
+    if is_auto(budget):
         return int(free_memory.free_bytes() * (1 - MARGIN)) + resident
     share = check_budget(budget)
     if share is None:

@@ -142,7 +142,7 @@ def plans_for(
         example = tracing.Arguments((example_sizes.inputs_of(model, example),), {})
     given = tracing.batch_size(example)
     if not given:
-        raise OptionError(f"example={reprlib.repr(example)} holds no batch: give x or (x, y) as fit takes them")
+        raise OptionError(f"example={reprlib.repr(example)} holds no batch: give x or (x, y) of arrays or tensors")
     if batch_size not in (None, given):
         raise OptionError(f"batch_size={batch_size}, but the example is a batch of {given}: give either one")
     return CallPlans(model, example, xla=mode == "xla", optimizer=optimizer)

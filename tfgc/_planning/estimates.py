@@ -4,8 +4,9 @@ from typing import Any
 
 import keras
 
+from tfgc import strategies
 from tfgc._core.modes import check_predictable
-from tfgc._core.plan import Plan, check_plan
+from tfgc._core.plan import Plan
 from tfgc._framework.model_checks import check_model
 from tfgc._planning import annotated, budgets, by_calls
 from tfgc._simulate import simulator
@@ -52,7 +53,7 @@ def estimate(
     """
     check_model(model)
     check_predictable(mode)
-    check_plan(plan)
+    strategies.check_plan(plan)
     calls_alone = by_calls.applies_to(model, example)
     if calls_alone:
         by_calls.refuse(None, input_shapes, measure, loss, {})

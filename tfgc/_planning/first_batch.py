@@ -126,18 +126,17 @@ def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Req
 
 
 def _refuse_open_sizes(graph: Graph, batch_size: int | None, budget: Budget) -> None:
-    if batch_size is None:
+    given, sizes = annotated.open_inputs(graph), f"batch_size={batch_size or 'n'}, budget={budget!r}"
+    if given is not None:
         raise OptionError(
-            f"budget={budget!r}: the step is traced without a batch size, so its bytes are not known. Fix it in the "
-            "data, with dataset.batch(n, drop_remainder=True), or plan ahead: "
-            f"tfgc.enable(model, tfgc.plan(model, batch_size=n, budget={budget!r}))"
+            f"budget={budget!r}: {given[0]}, also in this call, so its bytes are not known. Plan ahead for the "
+            f"largest: tfgc.enable(model, tfgc.plan(model, {sizes}, input_shapes=...)), with {given[1]}"
         )
-    if not any(spec.open for spec in graph.inputs.values()):
+    if batch_size is not None:
         graph.cut_bytes  # noqa: B018 - raises, and names the layer whose sizes are open
-    annotated.warn_of_open_sizes(graph)
     raise OptionError(
-        f"budget={budget!r}: sizes of the model's inputs are open in this call, so its bytes are not known. Plan ahead "
-        f"for the largest: tfgc.enable(model, tfgc.plan(model, batch_size=n, input_shapes={{...}}, budget={budget!r}))"
+        f"budget={budget!r}: the step is traced without a batch size, so its bytes are not known. Fix it in the data, "
+        f"with dataset.batch(n, drop_remainder=True), or plan ahead: tfgc.enable(model, tfgc.plan(model, {sizes}))"
     )
 
 
@@ -173,7 +172,7 @@ def in_share(
     try:
         return plan(request)
     except InfeasibleBudgetError:
-        share = None if request.budget in (None, "auto") else check_budget(request.budget)
+        share = None if request.budget is None else check_budget(request.budget)
         before = [step.plain_bytes for step in earlier if step.shapes == shapes and step.plain_bytes]
         if share is None or not before:
             raise

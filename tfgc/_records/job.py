@@ -1,7 +1,7 @@
 """The jobs of child processes (measure a case, predict a network's cases, or its largest batch), and their replies."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from tfgc._core.plan import Plan
@@ -25,7 +25,7 @@ class Case:
     strategy: str | Callable[..., Plan] | None = None  # how to plan; None for a plain case or if `plan` is given
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     plan: str | None = None  # as JSON
-    input_shapes: dict[str, tuple[int | None, ...]] | None = None  # as in `tfgc.plan`
+    input_shapes: Mapping[str, tuple[int | None, ...]] | None = None  # as in `tfgc.plan`
     steps: int = 5  # counted steps
     memory_limit: int | None = None  # bytes of data that the process may allocate; None: no limit
     optimizer: dict[str, Any] | None = None  # as `keras.optimizers.serialize` returns it; None: SGD
@@ -63,7 +63,7 @@ class MaxBatchJob:
     budget: int | str  # bytes that the allocator may report for the whole step, or `auto`
     strategy: str | Callable[..., Plan] | None = None  # without one any plan will do
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    input_shapes: dict[str, tuple[int | None, ...]] | None = None
+    input_shapes: Mapping[str, tuple[int | None, ...]] | None = None
     optimizer: Any = None  # serialized if it is a `keras.Optimizer`
     example: Any = None
     mode: str = "graph"  # as for `tfgc.plan`

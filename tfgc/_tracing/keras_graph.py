@@ -71,6 +71,9 @@ class Program:
         self._names = {t.name for t in self.function.inputs}
         inputs = {t.name: t for t in self.function.inputs}
         given = input_shapes or {}
+        if not isinstance(given, Mapping):
+            shapes_of = f"{{{next(iter(inputs))!r}: (128,)}}"
+            raise OptionError(f"input_shapes={given!r}: give the shape of each input by its name, as {shapes_of}")
         for name in given:
             if name not in inputs:
                 hint = did_you_mean(name, inputs) or f"; it has {', '.join(map(repr, inputs))}"

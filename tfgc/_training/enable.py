@@ -106,11 +106,7 @@ def enable(
         True
     """
     model_checks.check_model(model)
-    if not isinstance(plan, Plan | None):
-        meant = "make one with tfgc.plan(model, ...)"
-        if isinstance(plan, str | int | float):
-            meant = f"give {'strategy' if plan in strategies.available() else 'budget'}={plan!r}"
-        raise OptionError(f"plan={plan!r} is not a tfgc.Plan: {meant}, or name a strategy=")
+    strategies.check_plan(plan, "give {}, or a plan made with tfgc.plan(model, ...)")
     if plan is not None and (strategy is not None or budget is not None or strategy_options):
         asked = {"strategy": strategy, "budget": budget, **strategy_options}
         raise OptionError(

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
-from tfgc._core.plan import Plan, check_plan
+from tfgc import strategies
+from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, UnsupportedModelError, check_bool, check_int
 from tfgc._framework import keras_names, model_checks
 from tfgc._planning import by_calls, planner
@@ -142,7 +143,7 @@ def train_step(
     )
     if on_oom is not None and replicas:
         raise OptionError("on_oom='replan': a step of several replicas cannot be taken back; leave it out")
-    check_plan(plan)
+    strategies.check_plan(plan)
     mode = "compiled" if run_eagerly else "xla" if jit_compile else "graph"
     if plan is None and micro_batches > 1:
         plan = planner.plan(model, strategy="keep_all")

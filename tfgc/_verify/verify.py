@@ -15,9 +15,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfgc import strategies
 from tfgc._calls import names
 from tfgc._core.modes import MODES
-from tfgc._core.plan import Plan, check_plan
+from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_int, did_you_mean
 from tfgc._framework import keras_models, model_checks, private_api
 from tfgc._replay import call_checks
@@ -104,7 +105,7 @@ def verify(
         if mode not in MODES:
             raise OptionError(f"modes={modes!r}: give some of {', '.join(MODES)}{did_you_mean(mode, MODES)}")
     steps = check_int("steps", steps)
-    check_plan(plan)
+    strategies.check_plan(plan)
     if layers is not None and plan is not None:
         raise OptionError("give a plan or layers=, not both")
     example_sizes.refuse_dataset(batch, "batch")

@@ -6,9 +6,13 @@ slots left out, as `Outlook.peak_bytes` counts them; `_planning.node_plans` tran
 that makes a whole Pareto front at once also has a function `frontier(graph, **options) -> Frontier`.
 """
 
+import contextlib
+import difflib
 import importlib
 import inspect
+import os
 import pkgutil
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any, TypeAlias, TypeGuard
@@ -17,7 +21,7 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_int, did_you_mean
 from tfgc._simulate import outlooks
-from tfgc._units import parse_count
+from tfgc._units import check_budget, parse_count
 from tfgc.strategies._frontier import Frontier
 
 Strategy: TypeAlias = str | Callable[..., Plan]
@@ -52,8 +56,32 @@ def get(strategy: Strategy) -> Callable[..., Plan]:
 
 def _module(name: str) -> ModuleType:
     if name not in (known := available()):
-        raise OptionError(f"there is no strategy {name!r}{did_you_mean(name, known)} (available: {', '.join(known)})")
+        if isinstance(name, Plan):
+            raise OptionError(f"strategy= is a plan (made by {name.strategy!r}): tfgc.enable(model, plan) trains by it")
+        base, _, count = str(name).partition(":")
+        hint = f"; give strategy={base!r}, segments={count or 8}" if base in known else ""
+        hint = hint or did_you_mean(str(name).lower(), known)
+        raise OptionError(f"there is no strategy {name!r}{hint} (available: {', '.join(known)})")
     return importlib.import_module(f"{__name__}.{name}")
+
+
+def check_plan(plan: object, advice: str = "make one with tfgc.plan(model, batch_size, {})") -> None:
+    """Raise `OptionError` unless `plan` is a `Plan` or None; the advice goes on with what the user may have meant."""
+    if isinstance(plan, Plan | None):
+        return
+    said = f"plan={reprlib.repr(plan)} is not a tfgc.Plan"
+    if isinstance(plan, os.PathLike) or (isinstance(plan, str) and (plan.endswith(".json") or os.path.isfile(plan))):
+        raise OptionError(f"{said}: tfgc.Plan.load({str(plan)!r}) reads the file of one")
+    if isinstance(plan, str) and plan.lstrip().startswith("{"):
+        raise OptionError(f"{said}: tfgc.Plan.from_json(text) reads the text of one")
+    known = available()
+    near = difflib.get_close_matches(plan.partition(":")[0].lower(), known, 1) if isinstance(plan, str) else []
+    meant = f"strategy={near[0] if near else 'optimal'!r}"
+    if not near:
+        with contextlib.suppress(OptionError):
+            check_budget(plan)
+            meant = f"budget={plan!r}"
+    raise OptionError(f"{said}: {advice.format(meant)}")
 
 
 def has_frontier(strategy: Strategy) -> TypeGuard[str]:

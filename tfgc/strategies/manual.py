@@ -27,7 +27,8 @@ def plan(graph: Graph, *, keep: Collection[str]) -> Plan:
         >>> [len(segment.nodes) for segment in plan.segments]
         [4, 2]
     """
-    names = list(keep) if isinstance(keep, Collection) and not isinstance(keep, str) else []
+    keep = [keep] if isinstance(keep, str) else keep
+    names = list(keep) if isinstance(keep, Collection) else []
     if not names or not all(isinstance(name, str) for name in names):
         raise OptionError(f"keep={keep!r}: name the layers to checkpoint in a list, such as keep=['conv1']")
     calls = _calls(graph)

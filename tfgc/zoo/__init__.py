@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
 import re
 import reprlib
 import textwrap
-import zipfile
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from tfgc import _user_modules
 from tfgc._error_texts import one_line
-from tfgc._errors import OptionError, TfgcError, check_int, did_you_mean
-from tfgc._units import parse_count
+from tfgc._errors import OptionError, TfgcError
+from tfgc.zoo import _names
 from tfgc.zoo._catalogue import catalogue
 
 if TYPE_CHECKING:
@@ -60,36 +58,18 @@ def build(name: str, image_size: int | None = None) -> keras.Model:
         >>> tfgc.zoo.build("sample_cnn", image_size=16).input_shape
         (None, 16, 16)
     """
-    if not isinstance(name, str):
-        raise OptionError(f"{name!r} is no name of a network: give one such as 'resnet50'")
-    if image_size is not None:
-        check_int("image_size", image_size)
+    _names.check(name, image_size)
     if name.endswith(".keras"):
-        _refuse(image_size, name, "a saved model has its input size")
-        if not os.path.exists(name):
-            raise OptionError(f"there is no file {name!r}: give the path of a model that model.save wrote")
-        if os.path.isfile(name) and not zipfile.is_zipfile(name):
-            raise TfgcError(
-                f"{name!r} is not a saved Keras model, or a damaged one: save it again with model.save(path)"
-            )
         return _saved(name)
     if ":" in name:
-        try:
+        with _names.importing(name):
             builder = cast("Callable[..., keras.Model]", _user_modules.function(name))
-        except ImportError as error:
-            raise OptionError(f"cannot import the builder {name!r}: {error}; it is written module:function") from error
         return checked(name, _attempt(name, lambda: _call(builder, (), image_size, name)))
-    called = re.fullmatch(r"(\w+)\(([\d, ]*)\)", name)
-    base = called[1] if called else name
-    arguments = [parse_count(word.strip()) for word in called[2].split(",") if word.strip()] if called else []
-    networks = available()
-    if base in networks:
-        if None in arguments:
-            raise OptionError(f"{name!r}: arguments must be integers with commas between them")
-        return _attempt(name, lambda: _call(networks[base], arguments, image_size, name))
-    if called:
-        raise OptionError(f"{name!r}: only tfgc's own networks take arguments ({', '.join(sorted(networks))})")
-    return _attempt(name, lambda: _application(base, image_size, sorted(networks)))
+    base, arguments = _names.parsed(name)
+    own = available().get(base)
+    if own is None:
+        return _attempt(name, lambda: _application(base, image_size))
+    return _attempt(name, lambda: _call(own, arguments, image_size, name))
 
 
 def _attempt(name: str, build: Callable[[], keras.Model]) -> keras.Model:
@@ -140,17 +120,11 @@ def checked(builder: str | Callable[..., Any], built: Any) -> keras.Model:
     return built
 
 
-def _application(name: str, image_size: int | None, others: list[str]) -> keras.Model:
+def _application(name: str, image_size: int | None) -> keras.Model:
     import keras
 
-    builders = {key.lower(): f for key, f in vars(keras.applications).items() if inspect.isfunction(f)}
-    builder = builders.get(name.lower().replace("_", "").replace("-", ""))
-    if builder is None:
-        known = [*others, *builders]
-        raise OptionError(
-            f"there is no network {name!r}{did_you_mean(name.lower(), known)} (available: {', '.join(others)}, "
-            "those of keras.applications such as resnet50, module:function, and .keras files)"
-        )
+    own = vars(keras.applications).items()
+    builder: Any = next(f for key, f in own if key.lower() == _names.plain(name) and inspect.isfunction(f))
     if image_size is None:
         return builder(weights=None)
     return builder(weights=None, input_shape=(image_size, image_size, 3))
@@ -166,10 +140,5 @@ def _call(
     if image_size is None:
         return builder(*arguments)
     if "image_size" not in inspect.signature(builder).parameters:
-        _refuse(image_size, name, "it takes no image_size")
+        _names.refuse(image_size, name, "it takes no image_size")
     return builder(*arguments, image_size=image_size)
-
-
-def _refuse(image_size: int | None, name: str, why: str) -> None:
-    if image_size is not None:
-        raise OptionError(f"image_size={image_size} does not apply to {name!r}: {why}")

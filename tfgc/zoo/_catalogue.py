@@ -1,26 +1,16 @@
 """The networks that can be built by name, listed without importing TensorFlow, Keras or a family.
 
-Listing and shell completion have to start at once: the families are read as text, and the names of
-`keras.applications` stand here. A newer Keras may have more of them, which `build` finds all the same.
+Listing, shell completion and errors have to come at once: the families are read as text, and so is what Keras exports.
 """
 
 import ast
 import dataclasses
+import functools
+import importlib.util
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import Any
-
-# fmt: off
-APPLICATIONS = [
-    "ConvNeXtBase", "ConvNeXtLarge", "ConvNeXtSmall", "ConvNeXtTiny", "ConvNeXtXLarge", "DenseNet121",
-    "DenseNet169", "DenseNet201", "EfficientNetB0", "EfficientNetB1", "EfficientNetB2", "EfficientNetB3",
-    "EfficientNetB4", "EfficientNetB5", "EfficientNetB6", "EfficientNetB7", "EfficientNetV2B0",
-    "EfficientNetV2B1", "EfficientNetV2B2", "EfficientNetV2B3", "EfficientNetV2L", "EfficientNetV2M",
-    "EfficientNetV2S", "InceptionResNetV2", "InceptionV3", "MobileNet", "MobileNetV2", "MobileNetV3Large",
-    "MobileNetV3Small", "NASNetLarge", "NASNetMobile", "ResNet101", "ResNet101V2", "ResNet152", "ResNet152V2",
-    "ResNet50", "ResNet50V2", "VGG16", "VGG19", "Xception",
-]
-# fmt: on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +44,22 @@ def catalogue() -> list[Network]:
     own = [network for path in folder.glob("[!_]*.py") for network in _read(path)]
     keras_own = [
         Network(name.lower(), "keras.applications", "", {"image_size": None}, f"keras.applications.{name}.")
-        for name in APPLICATIONS
+        for name in exported("applications")
     ]
     return sorted(own, key=lambda network: network.name) + sorted(keras_own, key=lambda network: network.name)
+
+
+@functools.cache
+def exported(module: str) -> list[str]:
+    """The functions and classes that `keras.<module>` has in capitals, such as networks and optimizers, sorted.
+
+    >>> "ResNet50" in exported("applications"), "Adam" in exported("optimizers")
+    (True, True)
+    """
+    keras = importlib.util.find_spec("keras")
+    folders = keras.submodule_search_locations if keras else None
+    files = pathlib.Path((folders or [""])[0], "src", module).glob("*.py")
+    return sorted({name for path in files for name in re.findall(rf'"keras\.{module}\.([A-Z]\w*)"', path.read_text())})
 
 
 def _read(family: pathlib.Path) -> Iterator[Network]:

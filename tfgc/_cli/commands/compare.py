@@ -15,7 +15,7 @@ from tfgc._errors import TfgcError
     "[default: none with a plan, budget with a budget, else sqrt]",
 )
 @click.option("--plan", "plan_paths", multiple=True, type=options.INPUT, help="Measure this plan file; repeatable.")
-@click.option("--budget", help="Memory for the whole step, for strategies that take a budget.")
+@click.option("--budget", type=options.BUDGET, help="Memory for the whole step, for strategies that take a budget.")
 @click.option(
     "--mode",
     "modes",
@@ -25,7 +25,7 @@ from tfgc._errors import TfgcError
     show_default=True,
     help="How planned steps run; repeatable.",
 )
-@click.option("--steps", type=int, default=5, show_default=True, help="Measured steps per case.")
+@click.option("--steps", type=options.COUNT, default=5, show_default=True, help="Measured steps per case.")
 @click.option("--plot", "plot_path", type=options.PICTURE, help="Plot memory over time to this PNG file.")
 @options.json_option
 def command(

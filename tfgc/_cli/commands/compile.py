@@ -12,8 +12,19 @@ from tfgc._cli import choices, options, progress
 @options.plan_or_options
 @click.option("--target", default="h100", show_default=True, help="GPU: h100, a100, a100_40gb, l4, t4 or v100.")
 @options.optimizer
-@click.option("--timeout", type=float, default=1800, show_default=True, help="Seconds to wait for the compiler.")
-@click.option("--xla-dump", metavar="DIRECTORY", help="Keep XLA's own texts of each step in folders of this directory.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=1800,
+    show_default=True,
+    help="Seconds to wait for the compiler.",
+)
+@click.option(
+    "--xla-dump",
+    metavar="DIRECTORY",
+    type=click.Path(file_okay=False, writable=True),
+    help="Keep XLA's own texts of each step in folders of this directory.",
+)
 @options.json_option
 def command(
     network: choices.NetworkChoice,

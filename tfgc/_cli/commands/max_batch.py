@@ -16,7 +16,7 @@ from tfgc._errors import OptionError
 @click.option(
     "--confirm/--no-confirm", default=True, help="Measure batches around the predicted one.  [default: confirm]"
 )
-@click.option("--steps", type=int, default=3, show_default=True, help="Measured steps per run.")
+@click.option("--steps", type=options.COUNT, default=3, show_default=True, help="Measured steps per run.")
 @click.option("-o", "--output", type=options.OUTPUT, help="Write the plan for that batch to this file.")
 @options.json_option
 def command(

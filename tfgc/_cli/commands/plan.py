@@ -36,8 +36,12 @@ def command(
     With --budget, the fastest plan that fits; otherwise the plan with the lowest peak. Memory and
     work are predicted; nothing is trained unless --confirm is given, or compiled without --target.
     """
+    from tfgc._compiled import targets
     from tfgc._report import fronts
 
+    if target is not None:
+        targets.find(target)
+        targets.check_mode(f"--target {target}", costs["mode"])
     with choices.warnings_in_a_line():
         model, given = network.open()
         from tfgc import zoo

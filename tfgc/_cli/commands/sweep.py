@@ -4,13 +4,14 @@ import click
 
 from tfgc._cli import choices, options, values
 from tfgc._errors import OptionError
+from tfgc._units import check_budget
 
 
 @click.command("sweep", cls=options.Command)
 @options.network_options
-@click.option("--budget", help="Mark the plan with the least overhead within this budget.")
+@click.option("--budget", type=options.BUDGET, help="Mark the plan with the least overhead within this budget.")
 @click.option("--budgets", type=values.Names(), help="Comma-separated budgets; show the plan that each one buys.")
-@click.option("--points", type=int, default=12, show_default=True, help="Number of plans to show.")
+@click.option("--points", type=values.Count(2), default=12, show_default=True, help="Number of plans to show.")
 @click.option("--plan", "plan_paths", multiple=True, type=options.INPUT, help="Also show this plan file; repeatable.")
 @options.cost_options
 @click.option("--plot", "plot_path", type=options.PICTURE, help="Plot overhead against peak memory to this PNG file.")
@@ -37,6 +38,8 @@ def command(
     plans = [(path, Plan.load(path)) for path in plan_paths]
     if budgets == ():
         raise OptionError("--budgets: name budgets, such as 1GB,2GB,60%")
+    for one in budgets or ():
+        check_budget(one)
     if plot_path:
         svg.require("a plot", "plot")
     with choices.warnings_in_a_line():

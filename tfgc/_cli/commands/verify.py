@@ -3,6 +3,7 @@
 import click
 
 from tfgc._cli import choices, options, values
+from tfgc._core.modes import check_mode
 from tfgc._error_texts import one_line
 from tfgc._errors import OptionError, TfgcError
 
@@ -18,7 +19,7 @@ from tfgc._errors import OptionError, TfgcError
     help="Comma-separated modes: eager, compiled, graph, xla.  [default: the first three, and xla for a model compiled "
     "to use it; eager alone for one that draws by tf.random]",
 )
-@click.option("--steps", type=int, default=3, show_default=True, help="Training steps per mode.")
+@click.option("--steps", type=options.COUNT, default=3, show_default=True, help="Training steps per mode.")
 @options.json_option
 def command(
     network: choices.NetworkChoice,
@@ -37,6 +38,10 @@ def command(
     read = planning.read()
     if layers is not None and (read is not None or planning.is_given):
         raise OptionError("give --layers, or a plan or options to make one, not both")
+    if layers == () or modes == ():
+        raise OptionError(f"--{'mode' if modes == () else 'layers'}: name at least one")
+    for mode in modes or ():
+        check_mode(mode)
     with choices.warnings_in_a_line():
         model, given = network.open()
         from tfgc._framework import memory_errors

@@ -5,6 +5,7 @@ import dataclasses
 import click
 
 from tfgc._cli import options
+from tfgc._errors import OptionError
 
 
 @click.command("zoo", cls=options.Command)
@@ -21,6 +22,8 @@ def command(words: tuple[str, ...], json_path: str | None) -> None:
     from tfgc.zoo import catalogue
 
     found = [n for n in catalogue() if not words or any(w.lower() in f"{n.name} {n.family}" for w in words)]
+    if not found:
+        raise OptionError(f"no network has {' or '.join(map(repr, words))} in its name or family: `tfgc zoo` lists all")
     if options.emit_json([dataclasses.asdict(network) for network in found], json_path):
         return
     arguments = [", ".join(f"{key}={value}" for key, value in n.arguments.items() if value is not None) for n in found]

@@ -1,0 +1,75 @@
+"""What names of networks are written like, checked before TensorFlow or Keras are imported, which takes seconds."""
+
+import contextlib
+import os
+import re
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+from tfgc import _user_modules
+from tfgc._errors import OptionError, TfgcError, check_int, did_you_mean
+from tfgc._units import parse_count
+from tfgc.zoo._catalogue import catalogue
+
+
+def check(name: Any, image_size: int | None = None) -> None:
+    """Raise what `build` would for a name that it does not know, without importing TensorFlow or Keras."""
+    if not isinstance(name, str):
+        raise OptionError(f"{name!r} is no name of a network: give one such as 'resnet50'")
+    if image_size is not None:
+        check_int("image_size", image_size)
+    if name.endswith(".keras"):
+        refuse(image_size, name, "a saved model has its input size")
+        if not os.path.exists(name):
+            raise OptionError(f"there is no file {name!r}: give the path of a model that model.save wrote")
+        if os.path.isfile(name) and not zipfile.is_zipfile(name):
+            raise TfgcError(
+                f"{name!r} is not a saved Keras model, or a damaged one: save it again with model.save(path)"
+            )
+        return
+    if ":" in name:
+        with importing(name):
+            _user_modules.check(name.partition(":")[0])
+        return
+    base, arguments = parsed(name)
+    known = {network.name: network for network in catalogue()}
+    network, own = known.get(base), [name for name, network in known.items() if network.family]
+    if None in arguments:
+        raise OptionError(f"{name!r}: arguments must be integers with commas between them")
+    if base != name and base not in own:
+        raise OptionError(f"{name!r}: only tfgc's own networks take arguments ({', '.join(own)})")
+    if network is None and (plain(base) not in known or plain(base) in own):
+        raise OptionError(
+            f"there is no network {name!r}{did_you_mean(name.lower(), known)} (available: {', '.join(own)}, "
+            "those of keras.applications such as resnet50, module:function, and .keras files)"
+        )
+    if network is not None and len(arguments) > len(network.arguments):
+        raise OptionError(f"{name!r}: it takes at most {len(network.arguments)}: {', '.join(network.arguments)}")
+    if network is not None and "image_size" not in network.arguments:
+        refuse(image_size, name, "it takes no image_size")
+
+
+def parsed(name: str) -> tuple[str, list[int | None]]:
+    """The network and the arguments that a name such as `big_cnn(3, 9)` stands for; None for what is no integer."""
+    called = re.fullmatch(r"(\w+)\(([\d, ]*)\)", name)
+    if called is None:
+        return name, []
+    return called[1], [parse_count(word.strip()) for word in called[2].split(",") if word.strip()]
+
+
+def plain(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
+
+
+@contextlib.contextmanager
+def importing(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise OptionError(f"cannot import the builder {name!r}: {error}; it is written module:function") from error
+
+
+def refuse(image_size: int | None, name: str, why: str) -> None:
+    if image_size is not None:
+        raise OptionError(f"image_size={image_size} does not apply to {name!r}: {why}")
