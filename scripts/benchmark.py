@@ -9,7 +9,6 @@ is not measured again. Prints Markdown: the least peaks, every case, and the tar
     python scripts/benchmark.py --table          # print the saved results
 """
 
-import sys
 from typing import NamedTuple
 
 import saved_cases
@@ -107,21 +106,14 @@ def summary(network, records):
 def measure(network):
     """Measure one network and write its file."""
 
-    def told(record):
-        figures = ""
-        if record.status == "ok":
-            figures = f"{_units.format_bytes(record.peak_bytes)}, {_units.format_seconds(record.step_seconds)}"
-        print(f"{network.name}: {record.name}: {record.status} {figures}", file=sys.stderr, flush=True)
-
-    records = tfgc.compare(
+    found = tfgc.compare(
         network.name,
         network.batch_size,
         network.strategies,
         steps=network.steps,
         memory_limit=network.memory_limit,
-        on_result=told,
     )
-    study = measurement.Study(network.name, network.batch_size, tuple(records))
+    study = measurement.Study(network.name, network.batch_size, tuple(found))
     command = f"python scripts/benchmark.py {network.name!r}"
     network.file.write_text(results_json.to_json(measurement.Results((study,), command)))
 

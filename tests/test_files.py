@@ -358,9 +358,14 @@ def test_a_report_does_not_replace_its_results(flag, spelled, here):
     )
 
 
-def test_files_that_are_named_by_default_count_too(here):
-    os.symlink("r.json", "report.html")
-    assert conflict("report") == "tfgc: -o 'report.html': FILES 'r.json' reads that file; name another one"
+def test_a_report_that_is_there_is_replaced_only_if_it_is_named(here):
+    assert invoke("report", "r.json").output == "written to report.html\n"
+    pathlib.Path("report.html").write_text(OLD)
+    with pytest.raises(TfgcError, match=r"report\.html is there already: .* name it: -o report\.html"):
+        invoke("report", "r.json")
+    assert pathlib.Path("report.html").read_text() == OLD
+    assert invoke("report", "r.json", "-o", "report.html").output == "written to report.html\n"
+    assert pathlib.Path("report.html").read_text() != OLD
 
 
 def invoke(*arguments):

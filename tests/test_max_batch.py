@@ -339,20 +339,17 @@ def children(monkeypatch):
     return seen
 
 
-def test_predictions_and_measurements_are_reported(children):
-    words, results = [], []
-    found = tfgc.max_batch(
-        conv, "5MB", optimizer=keras.optimizers.SGD(0.5), on_start=words.append, on_result=results.append
-    )
+def test_predictions_and_measurements_are_reported(children, capsys):
+    found = tfgc.max_batch(conv, "5MB", optimizer=keras.optimizers.SGD(0.5))
+    words = capsys.readouterr().err.splitlines()
     assert int(found) == found.batch_size == range(10**6)[found]
     assert found.confirmed
     assert found.best.batch_size * 30_000 <= 4_900_000 < found.best.above * 30_000
     assert found.plain.above == found.plain.batch_size + 1 == 41
-    assert list(found.records) == results
-    assert words[0] == "prediction"
-    assert words[1].startswith("plain-graph at batch ")
-    assert words[-1].startswith("least-graph at batch ")
-    assert len(words) == 1 + len(results)
+    assert words[0].startswith("tfgc: conv: prediction: batch ")
+    assert words[1].startswith("tfgc: conv: plain-graph at batch ")
+    assert words[-1].startswith("tfgc: conv: least-graph at batch ")
+    assert len(words) == 1 + len(found.records)
     assert {case.optimizer["config"]["learning_rate"] for case in children} == {0.5}
     assert all(case.plan is None or Plan.from_json(case.plan) == found.plan for case in children)
     assert found.best.measured_bytes == 100_000 + 30_000 * found.batch_size

@@ -1,12 +1,15 @@
 """Measuring, rendering and the command line."""
 
 import collections
+import contextlib
 import dataclasses
 import importlib.metadata
 import io
+import math
 import os
 import re
 import resource
+import statistics
 import subprocess
 import sys
 import threading
@@ -27,7 +30,7 @@ from tfgc._records import measurement, results_json
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.job import PredictionJob, Reply
 from tfgc._records.measurement import Study
-from tfgc._report import command_tables, fronts, markdown, plots, study_tables, svg
+from tfgc._report import command_tables, fronts, markdown, plots, study_summary, study_tables, svg
 
 
 def small(image_size=32):
@@ -49,16 +52,9 @@ def frozen():
 
 @pytest.fixture(scope="module")
 def measured():
-    seen = []
-    results = tfgc.compare(
-        small,
-        batch_size=32,
-        strategies=["uniform:4"],
-        steps=2,
-        on_start=seen.append,
-        on_result=lambda r: seen.append(r.status),
-    )
-    return results, seen
+    with contextlib.redirect_stderr(io.StringIO()) as seen:
+        found = tfgc.compare(small, batch_size=32, strategies=["uniform:4"], steps=2)
+    return found, seen.getvalue()
 
 
 def with_children(test):
@@ -71,7 +67,8 @@ def test_every_case_is_measured_in_a_separate_process(measured):
     results, seen = measured
     names = ["plain-eager", "plain-graph", "uniform(4)-compiled", "uniform(4)-graph"]
     assert [r.name for r in results] == names
-    assert seen == [word for name in names for word in (name, "ok")]
+    lines = [rf"tfgc: small: {re.escape(name)}: peak [\d.]+ MB \({i} of 5 parts\)" for i, name in enumerate(names, 1)]
+    assert re.fullmatch("\n".join([*lines, r"tfgc: small: timing in turn \(5 of 5 parts\)\n"]), seen)
     for r in results:
         assert r.status == "ok", r.detail
         assert len(r.losses) == 3
@@ -91,7 +88,65 @@ def test_recomputed_cases_use_less_memory_and_agree_in_their_losses(measured):
         assert r.losses == pytest.approx(eager.losses, rel=1e-5)
         cut_off, overhead = r.against(graph)
         assert cut_off == 1 - r.peak_bytes / graph.peak_bytes
-        assert overhead == r.step_seconds / graph.step_seconds - 1
+        assert overhead == statistics.median(a / b for a, b in zip(r.round_seconds, graph.round_seconds)) - 1
+
+
+@with_children
+def test_all_cases_take_turns(measured):
+    for r in measured[0]:
+        assert len(r.round_seconds) == 2
+        assert r.step_seconds == statistics.median(r.round_seconds)
+    assert "median of 2 steps, in which cases took turns" in " ".join(str(measured[0]).split())
+
+
+@with_children
+def test_a_comparison_prints_saves_and_reports_itself(measured, tmp_path):
+    found = measured[0]
+    assert "uniform(4)-graph" in str(found)
+    assert found._repr_html_().count("<tr>") == 1 + len(found) == 5
+    assert len(repr(found)) < 200
+    found.save(tmp_path / "results.json")
+    assert results_json.read(tmp_path / "results.json").studies == (found.study,)
+    found.report(tmp_path / "report.html")
+    assert "uniform(4)-graph" in (tmp_path / "report.html").read_text()
+    with pytest.raises(OptionError, match=r"a report is .html"):
+        found.report(tmp_path / "report.pdf")
+
+
+def in_turn(*seconds):
+    return Measurement("net", "sqrt", "graph", 8, peak_bytes=400, step_seconds=1.0, round_seconds=seconds)
+
+
+def test_a_difference_within_the_spread_is_called_that():
+    plain = dataclasses.replace(in_turn(1.0, 1.0, 1.0, 1.0, 1.0), case="plain", peak_bytes=800)
+    slower, noisy = in_turn(1.2, 1.25, 1.3, 1.1, 1.2), in_turn(0.7, 1.25, 0.5, 1.1, 0.6)
+    once = (dataclasses.replace(plain, round_seconds=(1.0,)), in_turn(0.5))
+    for ours, cell, words in (
+        (slower, "+20 % (+10 to +30)", "is 20 % slower (+10 to +30 % in 5 steps in turn)"),
+        (noisy, "within the spread (-50 to +25 %)", "takes as long, within the spread of 5 steps in turn"),
+    ):
+        assert command_tables.rows([plain, ours])[1][-1] == cell
+        assert words in study_summary.summary(Study("net", 8, (plain, ours)))
+        assert "faster" not in study_summary.summary(Study("net", 8, (plain, ours)))
+    assert "is 50 % faster in one step" in study_summary.summary(Study("net", 8, once))
+    assert "timed apart, which tells little" in study_summary.summary(Study("net", 8, tuple(RECORDS)))
+
+
+@pytest.mark.parametrize(("rounds", "left_out"), [(2, 0), (5, 0), (7, 0), (8, 1), (9, 1), (11, 2), (20, 5)])
+def test_a_spread_holds_the_median_nine_times_in_ten(rounds, left_out):
+    """By counting: of n equal chances the number of values below the median is binomial."""
+    assert in_turn(*range(1, rounds + 1)).spread() == (1 + left_out, rounds - left_out)
+    misses = sum(2 * math.comb(rounds, k) for k in range(left_out + 1)) / 2**rounds
+    assert misses <= 0.1 or rounds < 5
+    assert misses + 2 * math.comb(rounds, left_out + 1) / 2**rounds > 0.1
+
+
+def test_cases_that_do_not_fit_together_keep_the_times_that_they_had_apart(monkeypatch):
+    cases = case_choice.plan_cases(small, 2)[:2]
+    records = [dataclasses.replace(r, network="small") for r in RECORDS[:2]]
+    for ended in (process.Ended(None, -9, BANNER, []), process.Ended(Reply(failure="MemoryError"), 0, "", [])):
+        monkeypatch.setattr(process, "run", lambda job, ended=ended: ended)
+        assert compare._timed(cases, records) == records
 
 
 @with_children
@@ -290,7 +345,7 @@ def test_a_plain_model_that_cannot_be_trained_is_an_error():
         tfgc.compare(frozen, 2)
 
 
-def test_nothing_is_measured_after_plain_training_failed_in_both_modes(monkeypatch):
+def test_nothing_is_measured_after_plain_training_failed_in_both_modes(monkeypatch, capsys):
     def measure(case, _):
         with pytest.raises(tfgc.TfgcError, match="no trainable weights") as error:
             worker.measure(case)
@@ -298,10 +353,9 @@ def test_nothing_is_measured_after_plain_training_failed_in_both_modes(monkeypat
 
     monkeypatch.setattr(process, "ask", worker.predict)
     monkeypatch.setattr(compare, "run", measure)
-    started = []
     with pytest.raises(tfgc.TfgcError, match=r"plain training of 'frozen' failed: .*no trainable weights"):
-        tfgc.compare(frozen, 2, on_start=started.append)
-    assert started == ["plain-eager", "plain-graph"]
+        tfgc.compare(frozen, 2, verbose=0)
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

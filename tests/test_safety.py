@@ -15,8 +15,7 @@ import pytest
 from click.testing import CliRunner
 from markdown_it import MarkdownIt
 
-from tfgc import TfgcError
-from tfgc._cli import progress
+from tfgc import TfgcError, _progress
 from tfgc._cli.group import cli
 from tfgc._core import plan as plans
 from tfgc._costs import timing
@@ -253,7 +252,7 @@ def test_a_terminal_obeys_no_name(tmp_path, capsys):
     for name in NAMES:
         table = TextTable(name, (name, name), [(name, name)], name)
         assert not SIGNS.search(shown(table))
-        with progress.bar(name, 2, "cases") as cases:
+        with _progress.bar(name, 2, "cases") as cases:
             cases.start(name)
     assert not SIGNS.search(re.sub("\x1b\\[[?\\d;]*[hlmAK]|\r", "", capsys.readouterr().err))
     assert "\\x1b[2J" in shown(TextTable("", ("a",), [(name,) for name in NAMES]))

@@ -20,6 +20,7 @@ _NAMES = {
     "_compiled.memory": "compiled_memory",
     "_framework.memory_counts": "peak",
     "_measure.compare": "compare",
+    "_measure.comparison": "Comparison",
     "_measure.confirmed": "plan",
     "_measure.max_batch": "max_batch",
     "_planning.estimates": "estimate",

@@ -21,6 +21,7 @@ from ._errors import (
 )
 from ._framework.memory_counts import peak
 from ._measure.compare import compare
+from ._measure.comparison import Comparison
 from ._measure.confirmed import plan
 from ._measure.max_batch import max_batch
 from ._planning.estimates import estimate
@@ -41,6 +42,7 @@ from ._verify.verify import verify
 __version__: str
 
 __all__ = [
+    "Comparison",
     "CompiledBuffer",
     "CompiledMemory",
     "Cost",

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfgc import _progress
 from tfgc._compiled import compiler, targets
 from tfgc._core.confirmation import Confirmation
 from tfgc._core.plan import Plan
@@ -34,6 +35,7 @@ def plan(
     optimizer: keras.Optimizer | str | None = None,
     loss: Any = None,
     confirm: bool | str | Callable[[], keras.Model] = False,
+    verbose: int = 1,
     **options: Any,
 ) -> Plan:
     """Choose what to keep and what to recompute when `model` trains.
@@ -70,6 +72,8 @@ def plan(
             that Keras cannot serialize is built there by a function: `confirm=build`.
             With `mode="xla"`, the name of a GPU that is not there, as for `tfgc.compiled_memory`: plans are compiled
             for it instead of being run, and a share as budget is one of the compiled plain step.
+        verbose: 1: say on standard error what goes on where that takes longer than two seconds, and show progress of
+            `confirm`. 0: nothing.
         **options: Options of the strategy, such as `segments=8` (uniform, sqrt) or `keep=["conv2"]` (manual).
 
     Returns:
@@ -89,6 +93,7 @@ def plan(
         >>> [len(segment.nodes) for segment in plan.segments]
         [2, 2]
     """
+    shown = _progress.check_verbose(verbose)
     check_model(model)
     asked = MeasuredStep(
         model, batch_size,
@@ -97,18 +102,25 @@ def plan(
         {"strategy": strategy, **options},
         confirm,
     )  # fmt: skip
+    planning = f"planning {model.name!r}"
     if confirm is False:
-        return asked.plan(budget)
+        with _progress.patient(planning, shown):
+            return asked.plan(budget)
     _check(confirm, mode)
     if budget is None:
-        made = asked.plan(None)
-        step = asked.predict(made)
-        return _noted(made, Confirmation(asked.measure(made, step), step.needed_bytes, target=asked.target))
+        with _progress.patient(planning, shown):
+            made = asked.plan(None)
+            step = asked.predict(made)
+        with _progress.bar(model.name, 1, "plans", shown) as runs:
+            return _noted(made, Confirmation(asked.measure(made, step, runs), step.needed_bytes, target=asked.target))
     total = budgets.budget_bytes(budget, asked.plain_bytes, budgets.resident_bytes(model))
-    best, runs = measured_budget.fitting(
-        total, lambda limit: asked.plan(f"{max(limit, 1)}B"), asked.predict, asked.measure
-    )
-    return _noted(best.plan, Confirmation(best.measured, best.predicted, total, runs, asked.target))
+    most = measured_budget.RUNS + len(measured_budget.NEIGHBOURS)
+    with _progress.bar(model.name, most, "plans at most", shown) as runs:
+        best, count = measured_budget.fitting(
+            total, lambda limit: asked.plan(f"{max(limit, 1)}B"), asked.predict,
+            lambda plan, step: asked.measure(plan, step, runs),
+        )  # fmt: skip
+    return _noted(best.plan, Confirmation(best.measured, best.predicted, total, count, asked.target))
 
 
 def _check(confirm: Any, mode: str) -> None:

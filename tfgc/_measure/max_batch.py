@@ -6,22 +6,20 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from tfgc import _progress
 from tfgc import strategies as known_strategies
 from tfgc._core.modes import check_mode
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError, TfgcError, check_int
 from tfgc._measure import batch_search, case_choice, compare, examples, process
+from tfgc._progress import Progress
 from tfgc._records.batch_limit import MaxBatch, Reach, step_bytes
 from tfgc._records.job import Case, LargestBatch, MaxBatchJob, MaxBatchPrediction
-from tfgc._records.measurement import Measurement
-from tfgc._units import PERCENT, bare_number, is_auto, parse_bytes
+from tfgc._units import PERCENT, bare_number, format_bytes, is_auto, parse_bytes
 from tfgc.strategies import Strategy
 
 if TYPE_CHECKING:
     import keras
-
-# What `on_start` is called with first.
-FIRST = "prediction"
 
 
 def max_batch(
@@ -37,8 +35,7 @@ def max_batch(
     steps: int = 3,
     memory_limit: int | None = None,
     mode: str = "graph",
-    on_start: Callable[[str], object] | None = None,
-    on_result: Callable[[Measurement], object] | None = None,
+    verbose: int = 1,
     **options: Any,
 ) -> MaxBatch:
     """Find the largest batch whose training step fits in a budget, with and without recomputation.
@@ -67,9 +64,7 @@ def max_batch(
         memory_limit: Bytes of data that a child process may allocate. Default: what the machine has.
         mode: How the step runs: `graph`, or `xla`, as `fit` compiles it on a GPU. Runs that confirm are then also
             compiled, on what device there is: for another one leave them out.
-        on_start: Called with the name of each run, such as `plain-graph at batch 64`, before it starts;
-            first with `prediction`.
-        on_result: Called with each `Measurement`.
+        verbose: 1: show progress on standard error, a bar in a terminal, else a line for each run. 0: nothing.
         **options: Options of the strategy, such as `segments=8`.
 
     Returns:
@@ -89,6 +84,7 @@ def max_batch(
         >>> found.batch_size > 1.5 * found.plain_batch_size > 0, int(found) == found.predicted_batch_size
         (True, True)
     """
+    shown = _progress.check_verbose(verbose)
     check_mode(mode, ("graph", "xla"), "the step runs in one tf.function")
     network = case_choice.name_of(build)
     steps = check_int("steps", steps)
@@ -109,24 +105,25 @@ def max_batch(
         network, (build, image_size), checked, chosen, options, input_shapes, case_choice.serialized(optimizer),
         example, mode,
     )  # fmt: skip
-    if on_start is not None:
-        on_start(FIRST)
-    found: MaxBatchPrediction = process.ask(job)
-    wanted = found.recomputed or found.plain
-    if wanted.batch_size == 0:
-        raise _infeasible(found, wanted.needed_bytes, wanted.node)
+    with _progress.bar(network, 1 + 2 * batch_search.RUNS * confirm, "runs at most", shown) as runs:
+        runs.start(f"{network}: prediction")
+        found: MaxBatchPrediction = process.ask(job)
+        wanted = found.recomputed or found.plain
+        runs.done(f"batch {wanted.batch_size}")
+        if wanted.batch_size == 0:
+            raise _infeasible(found, wanted.needed_bytes, wanted.node)
 
-    def reached(name: str, way: LargestBatch) -> Reach:
-        if not confirm:
-            return Reach(name, way.batch_size, way.needed_bytes, way.batch_size)
-        case = Case(
-            network, job.build, name, mode, 0, plan=way.plan, input_shapes=job.input_shapes, steps=steps,
-            memory_limit=memory_limit, optimizer=found.optimizer, example=example,
-        )  # fmt: skip
-        return _confirmed(way, case, found.budget_bytes, on_start, on_result)
+        def reached(name: str, way: LargestBatch) -> Reach:
+            if not confirm:
+                return Reach(name, way.batch_size, way.needed_bytes, way.batch_size)
+            case = Case(
+                network, job.build, name, mode, 0, plan=way.plan, input_shapes=job.input_shapes, steps=steps,
+                memory_limit=memory_limit, optimizer=found.optimizer, example=example,
+            )  # fmt: skip
+            return _confirmed(way, case, found.budget_bytes, runs)
 
-    plain = reached("plain", found.plain)
-    best = plain if found.recomputed is None else reached(label, found.recomputed)
+        plain = reached("plain", found.plain)
+        best = plain if found.recomputed is None else reached(label, found.recomputed)
     if best.batch_size == 0:
         raise _measured_infeasible(best, wanted, found)
     plan = None if found.recomputed is None else Plan.from_json(found.recomputed.plan or "")
@@ -137,22 +134,20 @@ def _confirmed(
     way: LargestBatch,
     case: Case,
     budget: int,
-    on_start: Callable[[str], object] | None,
-    on_result: Callable[[Measurement], object] | None,
+    runs: Progress,
 ) -> Reach:
     """The `Reach` of a way of training that is measured as `case`, at the batches that are tried."""
     records = []
 
     def measure(batch: int) -> int | None:
-        if on_start is not None:
-            on_start(f"{case.name} at batch {batch}")
+        runs.start(f"{case.network}: {case.name} at batch {batch}")
         record = compare.run(dataclasses.replace(case, batch_size=batch))
-        if on_result is not None:
-            on_result(record)
+        needed = step_bytes(record)
+        runs.done(record.status if needed is None else format_bytes(needed))
         if record.status == "failed":
             raise TfgcError(f"{case.name} of {case.network!r} cannot be run at batch {batch}: {record.detail}")
         records.append(record)
-        return step_bytes(record)
+        return needed
 
     batch, above, confirmed = batch_search.confirm(way, budget, measure)
     return Reach(case.case, way.batch_size, way.needed_bytes, batch, above, confirmed, tuple(records))

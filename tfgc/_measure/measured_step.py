@@ -12,8 +12,10 @@ from tfgc._errors import OptionError, TfgcError
 from tfgc._measure import compare, examples, shipped
 from tfgc._planning import estimates, planner
 from tfgc._planning.budgets import Budget
+from tfgc._progress import SILENT, Progress
 from tfgc._records.job import Case
 from tfgc._simulate.simulator import Prediction
+from tfgc._units import format_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +48,16 @@ class MeasuredStep:
             return estimates.estimate(self.model, self.batch_size, None, **self.common)
         return estimates.with_plain(self.model, self.batch_size, plan, **self.common)[0]
 
-    def measure(self, plan: Plan | None, step: Prediction) -> int:
+    def measure(self, plan: Plan | None, step: Prediction, progress: Progress = SILENT) -> int:
         """What the step by a plan needs at most when it is run or compiled; `step` is what is predicted."""
+        progress.start(f"{self.model.name}: a plan that should need {format_bytes(step.needed_bytes)}")
         if self.target is not None:
-            return step.fixed_bytes + self._compiled(plan)
-        assert plan is not None
-        return step.fixed_bytes + self._run(plan)
+            needed = step.fixed_bytes + self._compiled(plan)
+        else:
+            assert plan is not None
+            needed = step.fixed_bytes + self._run(plan)
+        progress.done(f"needs {format_bytes(needed)}")
+        return needed
 
     def _batch(self, batch_size: int) -> Any:
         shapes, example, loss = (self.common[name] for name in ("input_shapes", "example", "loss"))

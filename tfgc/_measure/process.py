@@ -20,7 +20,7 @@ import memory_profiler
 from tfgc import _child_process, _temporary, _user_modules
 from tfgc._error_texts import one_line
 from tfgc._errors import TfgcError
-from tfgc._records.job import OUT_OF_MEMORY, Case, MaxBatchJob, PredictionJob, Reply
+from tfgc._records.job import OUT_OF_MEMORY, Job, MaxBatchJob, PredictionJob, Reply
 
 _SAMPLE_SECONDS = 0.1
 
@@ -59,7 +59,7 @@ class Ended:
         return "failed", self.why
 
 
-def run(job: Case | PredictionJob | MaxBatchJob) -> Ended:
+def run(job: Job) -> Ended:
     """Run a job in a child process and wait for its end."""
     pickled = _pickled(job)
     path, folders = _user_modules.for_child()
@@ -89,7 +89,7 @@ def run(job: Case | PredictionJob | MaxBatchJob) -> Ended:
         return Ended(reply, child.returncode, words, samples)
 
 
-def _pickled(job: Case | PredictionJob | MaxBatchJob) -> bytes:
+def _pickled(job: Job) -> bytes:
     try:
         return cloudpickle.dumps(job)
     except Exception as error:  # of what the user's function holds

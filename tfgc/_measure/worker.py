@@ -1,8 +1,8 @@
 """The child process of a measurement: reads a job, does it and replies.
 
-Run as `python -P -m tfgc._measure.worker ANSWER PARENT FOLDER...`, with a pickled `Case`, `PredictionJob` or
-`MaxBatchJob` on standard input; what that names may lie in the folders. The pickled `Reply` is written to the file
-ANSWER. PARENT is the number of the process that waits for it.
+Run as `python -P -m tfgc._measure.worker ANSWER PARENT FOLDER...`, with a pickled `Case`, `TurnsJob`,
+`PredictionJob` or `MaxBatchJob` on standard input; what that names may lie in the folders. The pickled `Reply` is
+written to the file ANSWER. PARENT is the number of the process that waits for it.
 The job is read before TensorFlow is imported, so that a memory limit holds for all of it.
 """
 
@@ -24,10 +24,12 @@ from tfgc._records.job import (
     OUT_OF_MEMORY,
     Case,
     CasePredictions,
+    Job,
     MaxBatchJob,
     MaxBatchPrediction,
     PredictionJob,
     Reply,
+    TurnsJob,
 )
 
 
@@ -41,11 +43,13 @@ def main(answer: str, parent: str, *folders: str) -> None:
     os.rename(file.name, answer)  # whole, so that it counts however this process ends
 
 
-def _reply(job: Case | PredictionJob | MaxBatchJob) -> Reply:
+def _reply(job: Job) -> Reply:
     """What a job finds, or why it finds nothing."""
     try:
         if isinstance(job, Case):
             return Reply(measure(job))
+        if isinstance(job, TurnsJob):
+            return Reply(in_turn(job))
         return Reply(predict(job) if isinstance(job, PredictionJob) else search(job))
     except (Exception, SystemExit) as error:
         words = "".join(traceback.format_exception(error))
@@ -69,10 +73,22 @@ def search(job: MaxBatchJob) -> MaxBatchPrediction:
     return predict_max_batch.predict_max_batch(training_run.seeded(*job.build), job)
 
 
+def in_turn(job: TurnsJob) -> dict[str, Any]:
+    """Time the cases of a `TurnsJob` here and now: the seconds of each round by `Case.name`."""
+    from tfgc._measure import training_run
+
+    _limit(job.cases[0].memory_limit)
+    return training_run.in_turn(job)
+
+
+def _limit(memory: int | None) -> None:
+    if memory is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+
+
 def measure(case: Case) -> dict[str, Any]:
     """Run a case here and now; return the measured fields of a `Measurement`."""
-    if case.memory_limit is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (case.memory_limit, case.memory_limit))
+    _limit(case.memory_limit)
     from tfgc._measure import training_run
 
     return training_run.measure(case)

@@ -38,6 +38,19 @@ class Case:
 
 
 @dataclasses.dataclass(frozen=True)
+class TurnsJob:
+    """Time the cases of one network in one process: in each round every case takes one step."""
+
+    cases: tuple[Case, ...]
+    rounds: int
+
+    @property
+    def network(self) -> str:
+        """The network of its cases."""
+        return self.cases[0].network
+
+
+@dataclasses.dataclass(frozen=True)
 class PredictionJob:
     """Plan and predict the cases of one network at one batch size.
 
@@ -67,6 +80,9 @@ class MaxBatchJob:
     optimizer: Any = None  # serialized if it is a `keras.Optimizer`
     example: Any = None
     mode: str = "graph"  # as for `tfgc.plan`
+
+
+Job: TypeAlias = Case | TurnsJob | PredictionJob | MaxBatchJob
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +138,8 @@ OUT_OF_MEMORY = (
 
 @dataclasses.dataclass(frozen=True)
 class Reply:
-    """What a child process answers to a job: what it found (of a case the measured fields of a `Measurement`).
+    """What a child process answers to a job: what it found (of a case the measured fields of a `Measurement`, of
+    turns the seconds by case).
 
     In its place may stand a `TfgcError` that was raised, or another `failure` in one line, and whether memory ran out.
     """

@@ -5,6 +5,7 @@ its cases and its front of plans. `Results` are the studies of one command, whic
 """
 
 import dataclasses
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from tfgc._core import timelines
 from tfgc._core.checked_json import AnyFloat, Scalar
 from tfgc._core.modes import PLAIN
 from tfgc._core.shown import Brief, Shown
+from tfgc._records import order_statistics
 from tfgc._records.front import FrontRecord
 from tfgc._units import format_bytes, format_seconds
 
@@ -63,7 +65,7 @@ class Measurement(Shown):
         resident_bytes: What the allocator has handed out between steps.
         process_peak_bytes: Largest resident set of the process (memory_profiler).
         process_base_bytes: Resident set of the process before the first step.
-        step_seconds: Median over the counted steps.
+        step_seconds: Median over the rounds, or over the counted steps where there were none.
         first_step_seconds: The warm-up step, tracing included.
         losses: Loss of every step, the warm-up first.
         timeline: Pairs (seconds, allocated bytes above resident) over one step.
@@ -71,6 +73,8 @@ class Measurement(Shown):
         machine: Processor count, versions, and whose kernels run on the CPU.
         predicted: Its `Predicted`; None if nothing was predicted.
         parts: The plan's segments, a tuple of `SegmentSummary`; empty for plain cases.
+        round_seconds: Seconds of its step in each round in which all cases took turns, in one process; empty where it
+            was timed apart from the others.
     """
 
     network: str
@@ -92,6 +96,7 @@ class Measurement(Shown):
     machine: dict[str, Scalar] = dataclasses.field(default_factory=dict)
     predicted: Predicted | None = None
     parts: tuple[SegmentSummary, ...] = ()
+    round_seconds: tuple[float, ...] = ()
 
     @property
     def name(self) -> str:
@@ -128,21 +133,41 @@ class Measurement(Shown):
             rows.append(("predicted", format_bytes(predicted)))
         if self.step_seconds is not None:
             rows.append(("a step takes", format_seconds(self.step_seconds)))
-        rows += [(name, text) for name, text in (("plan", self.detail), ("differs", ", ".join(self.wrong))) if text]
+        if self.detail:
+            rows.append(("plan", self.detail))
         return f"{title}needs {format_bytes(held + self.peak_bytes)}", (), rows
 
     def against(self, baseline: "Measurement | None") -> tuple[float | None, float | None]:
         """Cut-off and overhead against `baseline`; None where either has no figure.
 
         Cut-off is the fraction of the baseline's peak that is saved, weights left out of both; overhead is the time on
-        top of the baseline's, as a fraction of it.
+        top of the baseline's, as a fraction of it: the median over rounds where both took turns.
         """
         cut_off = overhead = None
         if self.peak_bytes is not None and baseline is not None and baseline.peak_bytes:
             cut_off = 1 - self.peak_bytes / baseline.peak_bytes
-        if self.step_seconds is not None and baseline is not None and baseline.step_seconds:
+        if overheads := self._overheads(baseline):
+            overhead = statistics.median(overheads)
+        elif self.step_seconds is not None and baseline is not None and baseline.step_seconds:
             overhead = self.step_seconds / baseline.step_seconds - 1
         return cut_off, overhead
+
+    def spread(self, baseline: "Measurement | None" = None) -> tuple[float, float] | None:
+        """Where the true median of its seconds lies, or with a `baseline` its overhead, as a fraction of the baseline.
+
+        In 9 of 10 runs; of fewer than five rounds the least and the largest. None for fewer than two.
+
+        >>> plain = Measurement("net", "plain", "graph", 8, round_seconds=(1.0, 1.0, 2.0, 1.0, 1.0))
+        >>> Measurement("net", "sqrt", "graph", 8, round_seconds=(1.25, 1.5, 2.0, 1.25, 1.5)).spread(plain)
+        (0.0, 0.5)
+        """
+        return order_statistics.of_median(self.round_seconds if baseline is None else self._overheads(baseline))
+
+    def _overheads(self, baseline: "Measurement | None") -> list[float]:
+        """The extra time of each round."""
+        if baseline is None or len(baseline.round_seconds) != len(self.round_seconds):
+            return []
+        return [ours / theirs - 1 for ours, theirs in zip(self.round_seconds, baseline.round_seconds) if theirs]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ _VERSION = 6
 # By class, what files of earlier versions do not have.
 _YOUNGER = {
     FrontPoint: ("needed_bytes",),
-    Measurement: ("predicted", "parts"),
+    Measurement: ("predicted", "parts", "round_seconds"),
     Predicted: ("host_bytes",),
     SegmentSummary: ("host_bytes",),
 }

@@ -1,5 +1,7 @@
 """The tables that commands print: measured cases of a network, the largest batch, compiled steps. No TensorFlow."""
 
+import io
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
@@ -9,7 +11,8 @@ from tfgc._records.batch_limit import MaxBatch, Reach, batch_text
 from tfgc._records.compiled_memory import CompiledMemory
 from tfgc._records.measurement import Measurement
 from tfgc._records.table import TextTable
-from tfgc._units import format_bytes, format_percent, format_seconds
+from tfgc._report import pace
+from tfgc._units import format_bytes, format_percent
 
 # The plain cases, and what runs in them.
 BASELINES = {
@@ -54,7 +57,7 @@ def rows(records: Sequence[Measurement]) -> list[list[str]]:
         ratios = [_ratios(record, baseline) for baseline in plain]
         cut_offs, overheads = zip(*ratios) if ratios else ((), ())
         resident = _text(format_bytes, record.process_peak_bytes)
-        cells += [*cut_offs, resident, _text(format_seconds, record.step_seconds), *overheads]
+        cells += [*cut_offs, resident, pace.seconds(record), *overheads]
         table.append(cells)
     return table
 
@@ -69,6 +72,14 @@ def comparison(records: Sequence[Measurement]) -> TextTable:
     return TextTable(title, heads(baselines(records)), rows(records), _legend(records))
 
 
+def text(table: Any) -> str:
+    """A table as text, as wide as the terminal; 140 columns where there is none."""
+    file = io.StringIO()
+    width = shutil.get_terminal_size((140, 24)).columns
+    rich.console.Console(file=file, width=width).print(table)
+    return file.getvalue().rstrip()
+
+
 def print_table(table: Any, file: TextIO | None = None) -> None:
     """Print a table; to anything but a terminal, 140 columns wide."""
     console = rich.console.Console(file=file)
@@ -81,8 +92,7 @@ def _ratios(record: Measurement, baseline: Measurement | None) -> tuple[str, str
     """Cut-off and overhead as text."""
     if record is baseline:
         return "baseline", "baseline"
-    cut_off, overhead = record.against(baseline)
-    return format_percent(cut_off), format_percent(overhead, "+.0f")
+    return format_percent(record.against(baseline)[0]), pace.overhead(record, baseline)
 
 
 def _legend(records: Sequence[Measurement]) -> str:
@@ -92,7 +102,7 @@ def _legend(records: Sequence[Measurement]) -> str:
     return (
         f"peak: median over the steps of what the {device} allocator holds above weights, optimizer and data. "
         f"cut-off: the part of it that is saved, against {against}. process: largest resident "
-        "set of the process (memory_profiler). step: median seconds. "
+        f"set of the process (memory_profiler). step: {pace.timing(records)} "
         f"overhead: the extra time of a step, against the same baseline.{failed}"
     )
 

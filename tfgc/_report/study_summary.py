@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tfgc._records.measurement import Measurement, Study
+from tfgc._report import pace
 from tfgc._units import format_bytes, format_percent
 
 GLOSSARY = (
@@ -11,7 +12,8 @@ GLOSSARY = (
      "of the whole step, weights and optimizer slots included."),
     ("cut-off", "The part of a baseline's peak that is saved: 1 - peak / baseline's peak, in %. Weights and optimizer "
      "are left out of both."),
-    ("overhead", "The extra time of a step: time / baseline's time - 1, in %. Predictions count work instead: seconds "
+    ("overhead", "The extra time of a step: time / baseline's time - 1, in %, the median over steps in turn, and its "
+     "spread, which holds the true median 9 times in 10. Predictions count work instead: seconds "
      "of each layer in a profiled step, or floating-point operations (flop)."),
     ("plain-eager", "The baseline without recomputation, op by op under a GradientTape."),
     ("plain-graph", "The baseline without recomputation, the step in a tf.function."),
@@ -71,14 +73,14 @@ def _against(study: Study, record: Measurement, name: str) -> str:
         tried = [r.status for r in study.records if r.name == name and r.status in ("oom", "failed")]
         ends = {"oom": "ran out of memory", "failed": "failed"}
         return f"There is no baseline {name}: it {ends[tried[0]]}." if tried else ""
-    cut_off, overhead = record.against(baseline)
+    cut_off, _ = record.against(baseline)
     parts = []
     if cut_off is not None:
         share = format_percent(abs(cut_off))
         words = f"saves {share} of the peak" if cut_off >= 0 else f"takes {share} more memory"
         parts.append(f"{words} ({format_bytes(baseline.peak_bytes or 0)})")
-    if overhead is not None:
-        parts.append(f"is {format_percent(abs(overhead), '.0f')} {'slower' if overhead >= 0 else 'faster'}")
+    if words := pace.verdict(record, baseline):
+        parts.append(words)
     return f"Against {baseline.name} it {' and '.join(parts)}." if parts else ""
 
 

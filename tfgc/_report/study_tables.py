@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tfgc._records.measurement import Results, SegmentSummary, Study
 from tfgc._records.table import TextTable
-from tfgc._report import command_tables, study_summary
+from tfgc._report import command_tables, pace, study_summary
 from tfgc._units import format_bytes, format_percent, format_seconds
 
 
@@ -38,7 +38,8 @@ def compared(study: Study) -> TextTable | None:
         for r, row in zip(study.records, command_tables.rows(study.records))
     ]
     heads = command_tables.heads(command_tables.baselines(study.records), "process peak", "against plain-")
-    return TextTable("Memory and time", (*heads, "result"), cells)
+    note = f"Step: {pace.timing(study.records)}"
+    return TextTable("Memory and time", (*heads, "result"), cells, note)
 
 
 def losses(study: Study) -> TextTable | None:
@@ -86,14 +87,14 @@ def predicted(study: Study) -> TextTable | None:
         return None
     cells, units = [], {guess.unit for _, guess in known}
     for record, guess in known:
-        measured, apart, overhead = "", "", None
+        measured, apart, overhead = "", "", ""
         if record.peak_bytes is not None:
             measured = format_bytes(record.peak_bytes)
             apart = format_percent(guess.peak_bytes / record.peak_bytes - 1, "+.1f") if record.peak_bytes else ""
-            overhead = record.against(study_summary.plain(study, record.baseline))[1]
+            overhead = pace.overhead(record, study_summary.plain(study, record.baseline))
         cells.append([
             record.name, format_bytes(guess.peak_bytes), measured, apart, format_percent(guess.overhead, "+.0f"),
-            format_percent(overhead, "+.0f"), format_bytes(guess.floor_bytes), guess.floor_node,
+            overhead, format_bytes(guess.floor_bytes), guess.floor_node,
             format_bytes(guess.host_bytes) if guess.host_bytes else "",
         ])  # fmt: skip
     heads = (

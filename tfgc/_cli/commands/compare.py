@@ -2,7 +2,7 @@
 
 import click
 
-from tfgc._cli import choices, options, progress, values
+from tfgc._cli import choices, options, values
 from tfgc._errors import TfgcError
 
 
@@ -25,7 +25,7 @@ from tfgc._errors import TfgcError
     show_default=True,
     help="How planned steps run; repeatable.",
 )
-@click.option("--steps", type=options.COUNT, default=5, show_default=True, help="Measured steps per case.")
+@click.option("--steps", type=options.COUNT, default=5, show_default=True, help="Measured steps, and turns, per case.")
 @click.option("--plot", "plot_path", type=options.PICTURE, help="Plot memory over time to this PNG file.")
 @options.json_option
 def command(
@@ -40,10 +40,11 @@ def command(
 ) -> None:
     """Measure memory and time of training with and without tfgc.
 
-    NAME is trained plainly, with a GradientTape, and by plans. The cases run one after the other, each in a
-    separate process: plain-eager, plain-graph, and each strategy and plan in each mode: in a loop with compiled
-    segments ("compiled"), in tf.function ("graph"), or compiled as a whole, beside plain-xla ("xla"). A case that runs
-    out of memory is reported as "oom". `tfgc report` reads the JSON file, which also holds the predicted Pareto front.
+    NAME is trained plainly, with a GradientTape, and by plans. Memory is measured in a separate process for each case:
+    plain-eager, plain-graph, and each strategy and plan in each mode: in a loop with compiled segments ("compiled"), in
+    tf.function ("graph"), or compiled as a whole, beside plain-xla ("xla"). Then all cases are timed in one process, a
+    step each in turn. A case that runs out of memory is reported as "oom". `tfgc report` reads the JSON file, which
+    also holds the predicted Pareto front.
     """
     from tfgc._measure import case_choice, compare
     from tfgc._records import measurement
@@ -61,14 +62,7 @@ def command(
     )
     if plot_path:
         svg.require("a plot", "plot")
-    with progress.bar(network.name, len(cases), "cases") as runs:
-        study = compare.study(
-            cases,
-            front=bool(json_path),
-            marks=(budget,) if budget else (),
-            on_start=lambda case: runs.start(f"{network.name}: {case}"),
-            on_result=lambda _: runs.done(),
-        )
+    study = compare.study(cases, front=bool(json_path), marks=(budget,) if budget else ())
     if not options.emit_json(measurement.Results((study,), options.this_command()), json_path):
         command_tables.print_table(command_tables.comparison(study.records))
         losses = study_tables.losses_by_step(study)

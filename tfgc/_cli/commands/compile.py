@@ -4,7 +4,8 @@ import os
 
 import click
 
-from tfgc._cli import choices, options, progress
+from tfgc import _progress
+from tfgc._cli import choices, options
 
 
 @click.command("compile", cls=options.Command)
@@ -52,7 +53,7 @@ def command(
 
         plan = plan or planning.make(model, network.batch_size, optimizer=optimizer, mode="xla", **given)
         found = {}
-        with progress.bar(network.name, 2, "steps") as steps:
+        with _progress.bar(network.name, 2, "steps") as steps:
             for name, chosen in (("plain", None), (plan.strategy, plan)):
                 steps.start(f"{network.name}: {name}")
                 found[name] = memory.compiled_memory(

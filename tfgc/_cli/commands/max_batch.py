@@ -2,7 +2,7 @@
 
 import click
 
-from tfgc._cli import choices, options, progress, values
+from tfgc._cli import choices, options, values
 from tfgc._errors import OptionError
 
 
@@ -37,32 +37,24 @@ def command(
     processes for each, until a batch fits and one that is at most 2 % or one sample larger does not. Weights,
     optimizer state and the batch itself are counted.
     """
-    from tfgc._measure import batch_search, max_batch
+    from tfgc._measure import max_batch
     from tfgc._records import batch_limit
     from tfgc._report import command_tables
 
     if output and strategy == "keep_all":
         raise OptionError(f"-o {output!r}: keep_all recomputes nothing and has no plan to write")
-    with progress.bar(network.name, 1 + 2 * batch_search.RUNS * confirm, "runs at most") as runs:
-
-        def start(what: str) -> None:
-            if what != max_batch.FIRST:
-                runs.done()
-            runs.start(f"{network.name}: {what}")
-
-        chosen, settings = choices.chosen_strategy(strategy, strategy_options, "budget")
-        result = max_batch.max_batch(
-            network.name,
-            budget,
-            strategy=chosen,
-            optimizer=optimizer,
-            mode=mode,
-            confirm=confirm,
-            steps=steps,
-            on_start=start,
-            **network.sizes(),
-            **settings,
-        )
+    chosen, settings = choices.chosen_strategy(strategy, strategy_options, "budget")
+    result = max_batch.max_batch(
+        network.name,
+        budget,
+        strategy=chosen,
+        optimizer=optimizer,
+        mode=mode,
+        confirm=confirm,
+        steps=steps,
+        **network.sizes(),
+        **settings,
+    )
     if output and result.plan is not None:
         result.plan.save(output)
     if not options.emit_json(batch_limit.facts(result), json_path):

@@ -1,9 +1,12 @@
 """`tfgc report`: results files as a page, as Markdown or as a picture."""
 
+import os
+
 import click
 
 from tfgc import _files
 from tfgc._cli import options
+from tfgc._errors import OptionError
 
 _DEFAULT = "report.html"
 
@@ -36,5 +39,9 @@ def command(files: tuple[str, ...], output: str, json_path: str | None) -> None:
 
 
 def _output(context: click.Context, path: str | None) -> str | None:
-    """The file to write; none where the results are printed in its place."""
-    return path if path is not None or context.params["json_path"] == "-" else options.written(_DEFAULT)
+    """The file to write; none where the results are printed in its place. Only a file that was named is replaced."""
+    if path is not None or context.params["json_path"] == "-":
+        return path
+    if os.path.exists(_DEFAULT):
+        raise OptionError(f"{_DEFAULT} is there already: to replace it, name it: -o {_DEFAULT}")
+    return options.written(_DEFAULT)
