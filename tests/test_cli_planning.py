@@ -95,10 +95,19 @@ def plan_file(tmp_path_factory):
 def test_plan_prints_a_summary_and_writes_the_plan(tmp_path):
     path = tmp_path / "plan.json"
     words = command("plan", *CHAIN, "--budget", "70%", "-o", path).output
-    for word in ("budget", "segments", "peak", "cut-off", "floor", "overhead", "whole step", "plain", str(path)):
+    for word in ("budget", "segments", "floor", "overhead", str(path)):
         assert word in words
     plan = plans.Plan.load(path)
     assert plan == tfgc.plan(chain(), 8, budget="70%")
+    budget, needed = plan.outlook.budget_bytes, plan.outlook.needed_bytes
+    assert needed == tfgc.estimate(chain(), 8, plan).needed_bytes <= budget
+    assert budget == int(0.7 * tfgc.estimate(chain(), 8).needed_bytes)
+    said = f"budget {format_bytes(budget)}: needs {format_bytes(needed)}"
+    assert re.findall(r"[\d.]+ [kM]?B\b", words) == re.findall(r"[\d.]+ [kM]?B\b", said)  # and no third figure
+    assert said in words
+    explained = command("explain", *CHAIN, "--plan", path).output
+    assert said.capitalize()[:6] + said[6:] in explained
+    assert str(tfgc.status(tfgc.enable(chain(), plan))).endswith(said)
     tfgc.enable(chain(), plan)
 
 
@@ -111,8 +120,8 @@ def test_plan_prints_the_figures_as_json(tmp_path):
     assert facts["peak_bytes"] == plan.outlook.peak_bytes
     assert facts["cut_off"] == plan.outlook.cut_off
     assert facts["gap"] == pytest.approx(facts["peak_bytes"] / facts["floor_bytes"] - 1)
-    assert (facts["step_bytes"], facts["fixed_bytes"]) == (step.peak_bytes, step.fixed_bytes)
-    assert facts["plain_step_bytes"] == tfgc.estimate(chain(), 8, optimizer="sgd").peak_bytes
+    assert (facts["needed_bytes"], facts["fixed_bytes"]) == (step.needed_bytes, step.fixed_bytes)
+    assert facts["plain_needed_bytes"] == tfgc.estimate(chain(), 8, optimizer="sgd").needed_bytes
 
 
 def test_options_reach_the_strategy():
@@ -214,10 +223,10 @@ FRONT = FrontRecord(
 
 def test_table_of_a_hand_made_front(capsys):
     assert fronts.rows(FRONT) == [
-        ["least", "300 B", "330 B", "200 B", "75.0 %", "50.0 %", "9", "yes"],
-        ["optimal", "310 B", "", "210 B", "74.0 %", "60.0 %", "4", ""],
-        ["bought by 600, 60%", "500 B", "530 B", "400 B", "50.0 %", "25.0 %", "5", ""],
-        ["plain", "900 B", "", "800 B", "0.0 %", "0.0 %", "1", ""],
+        ["optimal", "330 B", "35.9 %", "60.0 %", "4", ""],
+        ["least", "330 B", "35.9 %", "50.0 %", "9", "yes"],
+        ["bought by 600, 60%", "530 B", "57.6 %", "25.0 %", "5", ""],
+        ["plain", "920 B", "100.0 %", "0.0 %", "1", ""],
     ]
     command_tables.print_table(fronts.budgets(FRONT))
     words = capsys.readouterr().out

@@ -269,7 +269,7 @@ def test_inference_and_symbolic_calls_plan_nothing():
     model(X, training=False)
     model(keras.Input((16, 16, 3)))
     model.summary(print_fn=lambda line: None)
-    assert str(tfgc.status(model)) == "cnn: enabled, to be planned at the first training call"
+    assert str(tfgc.status(model)) == "cnn: enabled, to be planned at its first training call"
 
 
 def test_a_sequential_model_may_be_enabled_before_it_is_built():
@@ -366,8 +366,8 @@ def test_one_line_says_what_was_planned_and_verbose_0_says_nothing(capsys):
     model = tfgc.enable(cnn(loss="mse"))
     model.fit(X, Y, batch_size=8, verbose=0)
     line = capsys.readouterr().err
-    assert line.startswith("tfgc: 'cnn' by 'optimal': ")
-    for part in (" predicted for a step (", " % more work, batch of 8, planned in "):
+    assert line.startswith("tfgc: 'cnn' by 'optimal', needs ")
+    for part in (" MB of ", " % more work, batch of 8, planned in "):
         assert part in line
     model = tfgc.enable(cnn(loss="mse"), verbose=0)
     model.fit(X, Y, batch_size=8, verbose=0)

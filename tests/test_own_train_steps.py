@@ -14,6 +14,7 @@ import tfgc
 from tfgc._calls import tracing
 from tfgc._training import enable
 from tfgc._training.segment_runner import Runner
+from tfgc._units import format_bytes
 
 L = keras.layers
 SIZE, ROWS, DEPTH = 48, 8, 4
@@ -356,9 +357,9 @@ def test_a_plan_says_what_the_whole_step_needs(asked):
     assert outlook.whole_step
     assert outlook.plain_bytes > 1.7 * tfgc.plan(encoder(Pairs), batch_size=ROWS).outlook.plain_bytes
     assert outlook.overhead == pytest.approx(planned.overhead)
-    text, of_a_call = (" ".join(plan.explain().split()) for plan in (planned.plan, tfgc.plan(encoder(Pairs), ROWS)))
-    assert "; weights and slots left out)" in text
-    assert "; weights, their gradients and slots left out)" in of_a_call
+    assert (outlook.needed_bytes, outlook.plain_needed_bytes) == (planned.predicted_bytes, planned.plain_bytes)
+    assert (outlook.budget_bytes is None) == ("budget" not in asked)
+    assert format_bytes(planned.predicted_bytes) in planned.plan.explain().splitlines()[1]
 
 
 # Half is below what any plan needs under XLA, by 2.5 %.
@@ -511,7 +512,9 @@ def test_one_call_is_planned_by_its_nodes(kind):
     with untraceable if kind is InPython else contextlib.nullcontext():
         fit(model, (x, y), steps=2)
     (planned,) = tfgc.status(model).plans
-    assert planned.plan == tfgc.plan(fresh(lambda: encoder(kind)), batch_size=ROWS, loss="mse")
+    assert planned.plan == tfgc.plan(
+        fresh(lambda: encoder(kind)), batch_size=ROWS, loss="mse", optimizer=model.optimizer
+    )
 
 
 def test_one_call_is_verified_by_the_plan_that_it_trains_by(monkeypatch):

@@ -203,7 +203,7 @@ def test_a_plan_by_calls_of_a_functional_model_counts_those_of_the_named_optimiz
     assert plan.calls
     assert step.needed_bytes <= 0.8 * plain
 
-    assert estimates.with_plain(model, 1024, plan, mode="graph", optimizer="lion")[0] == step
+    assert estimates.as_made(model, 1024, plan, mode="graph", optimizer="lion") == step
     (point,) = [
         p for p in sweep.sweep(model, "it", 1024, plans=[("its", plan)], optimizer="lion").others if p.name == "its"
     ]

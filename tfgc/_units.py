@@ -95,6 +95,34 @@ def format_bytes(count: float) -> str:
     return _scaled(count, (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)))
 
 
+def format_needs(needed: int, plain: int | None = None, budget: int | None = None) -> str:
+    """What a step needs on the device, and of how much: the budget, or else the plain step.
+
+    >>> format_needs(389_000_000, 471_000_000), format_needs(389_000_000, 471_000_000, 400_000_000)
+    ('needs 389 MB of 471 MB', 'budget 400 MB: needs 389 MB')
+    """
+    if budget is not None:
+        return f"budget {format_bytes(budget)}: needs {format_bytes(needed)}"
+    return f"needs {format_bytes(needed)}" + ("" if plain is None else f" of {format_bytes(plain)}")
+
+
+def format_measured(measured: int, predicted: int | None = None, budget: int | None = None) -> str:
+    """What a step was measured to need, and of how much: the budget, or else what was predicted.
+
+    >>> format_measured(391_000_000, 389_000_000, 400_000_000), format_measured(391_000_000)
+    ('budget held: 391 MB measured of 400 MB', '391 MB measured')
+    >>> format_measured(68_000_000, 46_000_000), format_measured(409_000_000, budget=400_000_000)
+    ('prediction missed by 48 %: 68 MB measured of 46 MB', 'budget missed by 2 %: 409 MB measured of 400 MB')
+    """
+    aim = predicted if budget is None else budget
+    if aim is None:
+        return f"{format_bytes(measured)} measured"
+    over = (measured / aim - 1) * 100
+    which, most = ("prediction", 1) if budget is None else ("budget", 0)
+    kept = f"missed by {over:{'.1g' if over < 1 else '.0f'}} %" if over > most else "held"
+    return f"{which} {kept}: {format_bytes(measured)} measured of {format_bytes(aim)}"
+
+
 def format_seconds(seconds: float) -> str:
     """
     >>> format_seconds(0), format_seconds(0.0123), format_seconds(73.4)

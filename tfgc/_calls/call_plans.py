@@ -98,10 +98,6 @@ class CallPlans:
         """What a budget keeps for a choice: where something is recomputed, more than one operation at a time needs."""
         return self._with_reserve(judged, self._needed(judged))
 
-    def reserved_bytes(self, plan: Plan, fixed: int) -> int:
-        """What a budget keeps for a step by a plan, `fixed` bytes of weights and slots included."""
-        return self.reserved(self.judged(plan)) + self.constant(fixed)
-
     def _with_reserve(self, judged: Judged, count: int) -> int:
         return round(count * (1 + _BESIDE * bool(judged.choice)))
 
@@ -115,13 +111,14 @@ class CallPlans:
 
     def estimate(self, plan: Plan | None, fixed: int) -> Prediction:
         """What a step by a plan of this model needs; by none, the plain step."""
-        pieces = options.pieces_of([] if plan is None else self._chosen(plan))
-        fixed = self.constant(fixed) + sum(self._held_early(pieces))
+        chosen = [] if plan is None else self._chosen(plan)
+        pieces = options.pieces_of(chosen)
         outcome = self.simulator.outcome(pieces)
+        there = self.constant(fixed) + sum(self._held_early(pieces))
         again = {piece.calls[0] for piece in pieces}
         named = [(call, name) for call, name in self.named.items() if call is not self.step.root]
         return Prediction(
-            peak_bytes=outcome.peak_bytes + fixed,
+            peak_bytes=outcome.peak_bytes + there,
             activation_bytes=self.simulator.activation_bytes(pieces),
             node=self.named[outcome.owner],
             phase=outcome.phase,
@@ -130,8 +127,9 @@ class CallPlans:
             unit="flop",
             runs={name: 1 + any(c in again for c in (call, *call.ancestors())) for call, name in named},
             timeline=tuple((float(w), count, self.named[call]) for w, count, call in self.simulator.timeline(pieces)),
-            fixed_bytes=fixed,
-            allocated_bytes=max(outcome.peak_bytes * self.step.xla, self._allocated(pieces, most=False)) + fixed,
+            fixed_bytes=there,
+            allocated_bytes=max(outcome.peak_bytes * self.step.xla, self._allocated(pieces, most=False)) + there,
+            most_allocated_bytes=self.reserved(Judged(options.reduced(chosen), outcome)) + self.constant(fixed),
         )
 
     @functools.cached_property

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfgc._core import checked_json
-from tfgc._units import format_bytes, format_percent
+from tfgc._units import format_measured
 
 OPTION = "confirmed"
 
@@ -25,14 +25,9 @@ class Confirmation:
         return {OPTION: dataclasses.asdict(self)}
 
     def __str__(self) -> str:
-        off = self.measured_bytes / max(self.predicted_bytes, 1) - 1
-        measured, predicted = format_bytes(self.measured_bytes), format_bytes(self.predicted_bytes)
-        how = "measured in a child process" if self.target is None else f"laid out by XLA's compiler for {self.target}"
-        text = f"{measured} {how}, {predicted} predicted ({format_percent(off, '+.1f')})"
-        if self.budget_bytes is None:
-            return text
-        did = "measured" if self.target is None else "compiled"
-        return f"{text}; budget {format_bytes(self.budget_bytes)}, plans {did} for it: {self.runs}"
+        text = format_measured(self.measured_bytes, self.predicted_bytes, self.budget_bytes)
+        how = "run in a child process" if self.target is None else f"compiled by XLA for {self.target}"
+        return f"{text[0].upper()}{text[1:]}; plans {how}: {self.runs}"
 
 
 def of(options: Mapping[str, Any]) -> Confirmation | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from tfgc._core import confirmation
 from tfgc._core.segments import Outlook, Segment, Segmentation
 from tfgc._core.text import HARD_SPACE, filled, table
-from tfgc._units import format_bytes, format_percent, format_seconds, format_work
+from tfgc._units import format_bytes, format_needs, format_percent, format_seconds, format_work
 
 _PHASES = {
     "forward": "runs forward",
@@ -33,7 +33,7 @@ def explain(plan: Segmentation) -> str:
     if plan.outlook is None:
         lines.append(_UNKNOWN + ("" if again else _KEPT))
         return filled([*lines, ""]) + "\n" + table(_COLUMNS, _rows(plan, None), (0, 1, 5))
-    lines += [*_outlook(plan, plan.outlook), *_surety(plan, plan.outlook), ""]
+    lines += [*_outlook(plan, plan.outlook, confirmed), ""]
     lines.append(
         "'stores' is the memory that a segment holds from its forward to its backward pass, and that no earlier "
         "segment holds already: a recomputed one stores its inputs, a kept one all that its backward pass reads."
@@ -70,13 +70,11 @@ def explain(plan: Segmentation) -> str:
     return text
 
 
-def _outlook(plan: Segmentation, outlook: Outlook) -> Iterator[str]:
+def _outlook(plan: Segmentation, outlook: Outlook, confirmed: confirmation.Confirmation | None) -> Iterator[str]:
     counted = "seconds" if outlook.unit == "s" else "floating-point operations"
-    left_out = "weights and slots" if outlook.whole_step else "weights, their gradients and slots"
-    yield (
-        f"Peak {format_bytes(outlook.peak_bytes)} of {format_bytes(outlook.plain_bytes)} (cut-off "
-        f"{format_percent(outlook.cut_off)}; {left_out} left out), while {outlook.node!r} {_PHASES[outlook.phase]}."
-    )
+    yield f"{needs(outlook)}, most while {outlook.node!r} {_PHASES[outlook.phase]}."
+    if confirmed is not None:
+        yield f"{confirmed}."
     yield from _peak_of(plan.segments, outlook)
     yield (
         f"Overhead {format_percent(outlook.overhead)} of the plain step's work, counted in {counted}; no plan of this "
@@ -84,21 +82,18 @@ def _outlook(plan: Segmentation, outlook: Outlook) -> Iterator[str]:
     )
     kinds = "between nodes, and not through the batch," if any(s.chunks > 1 for s in plan.segments) else "between nodes"
     yield (
-        f"Floor {format_bytes(outlook.floor_bytes)}: what {outlook.floor_node!r} alone needs, so no plan that cuts "
-        f"{kinds} can go lower. This plan's peak is {1 + outlook.gap:.3g} times the floor."
+        f"No plan that cuts {kinds} can go below what {outlook.floor_node!r} alone needs; this plan's activations are "
+        f"{1 + outlook.gap:.3g} times that."
     )
 
 
-def _surety(plan: Segmentation, outlook: Outlook) -> Iterator[str]:
-    """What was measured of the whole step, or how far predictions of whole steps were off elsewhere."""
-    confirmed = confirmation.of(plan.options)
-    if confirmed is not None:
-        yield f"Whole step: {confirmed}."
-    elif outlook.whole_step and plan.options.get("mode") != "xla":
-        yield (
-            f"Steps by such plans were measured to need up to {format_percent(plan.uncertainty, '.0f')} more than "
-            "predicted; confirm=True measures this one."
-        )
+def needs(outlook: Outlook) -> str:
+    """What the step needs, and of how much, to begin a sentence; of activations where no more is known."""
+    if outlook.needed_bytes is not None:
+        words = format_needs(outlook.needed_bytes, outlook.plain_needed_bytes, outlook.budget_bytes)
+        return words[0].upper() + words[1:]
+    left_out = "weights and slots" if outlook.whole_step else "weights, their gradients and slots"
+    return f"Needs {format_bytes(outlook.peak_bytes)} of {format_bytes(outlook.plain_bytes)}, {left_out} left out"
 
 
 def _peak_of(segments: Sequence[Segment], outlook: Outlook) -> Iterator[str]:
@@ -112,7 +107,7 @@ def _peak_of(segments: Sequence[Segment], outlook: Outlook) -> Iterator[str]:
         return
     where = f"segments 0 to {end - 1} store" if end > 1 else "segment 0 stores"
     yield (
-        f"Of this, {where} {format_bytes(stored)}; segment {index} needs {format_bytes(outlook.peak_bytes - stored)} "
+        f"Then {where} {format_bytes(stored)}, and segment {index} takes {format_bytes(outlook.peak_bytes - stored)} "
         f"while it {_PHASES[outlook.phase]}."
     )
 

@@ -101,7 +101,7 @@ class Segment(Brief):
 class Outlook:
     """What a plan promises, by the simulator.
 
-    Bytes are those of buffers, not of the allocator's chunks. Weights and optimizer slots are left out.
+    Bytes are those of buffers, weights and optimizer slots left out, where nothing else is said.
 
     Attributes:
         peak_bytes: Most bytes at once in a step.
@@ -114,6 +114,10 @@ class Outlook:
         least_overhead: No plan of this peak at this granularity has less overhead.
         unit: What work is counted in, `s` or `flop`.
         whole_step: Whether the bytes include gradients of weights, or activations alone.
+        needed_bytes: What the whole step needs on the device, weights and slots included: `needed_bytes` of
+            `tfgc.estimate`, or what was measured with `confirm`. None where it is not known, like the next one.
+        plain_needed_bytes: The same of the plain step.
+        budget_bytes: The budget that the plan was made for, in bytes; None if there was none.
     """
 
     peak_bytes: int
@@ -126,6 +130,9 @@ class Outlook:
     least_overhead: float
     unit: str
     whole_step: bool = False
+    needed_bytes: int | None = None
+    plain_needed_bytes: int | None = None
+    budget_bytes: int | None = None
 
     @property
     def cut_off(self) -> float:
@@ -136,11 +143,6 @@ class Outlook:
     def gap(self) -> float:
         """How far the peak is above the floor, as a fraction of the floor."""
         return self.peak_bytes / self.floor_bytes - 1 if self.floor_bytes else 0.0
-
-
-# The most by which steps of `fit` exceeded what was predicted for them, in scripts/results/fit-budgets.json. Operations
-# that TensorFlow runs beside each other are predicted one after the other.
-_UNCERTAIN_BY_CALLS, _UNCERTAIN_BY_NODES = 0.13, 0.12
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -164,11 +166,6 @@ class Segmentation(Brief):
             raise OptionError("a plan by calls stores nothing on the host; leave offload at False")
         if self.link is not None and not self.link > 0:
             raise OptionError(f"link={self.link!r}: bytes per unit of work must be positive; None if not known")
-
-    @property
-    def uncertainty(self) -> float:
-        """By how much a step was measured to exceed what was predicted, at most, as a share of that."""
-        return _UNCERTAIN_BY_CALLS if self.calls else _UNCERTAIN_BY_NODES
 
     @property
     def is_nested(self) -> bool:

@@ -48,8 +48,8 @@ def plan(
             `budget` if there is a budget, else `optimal`, the least peak at one replay; where sizes are not known
             `keep_all`, with an `OpenSizesWarning`, since any other plan might need more than plain training.
         budget: Bytes that the whole step may use on the device: weights, their gradients, optimizer slots and
-            activations, in the chunks that TensorFlow's allocator hands out (`needed_bytes` of `tfgc.estimate`),
-            whatever the strategy. A number, "4GB", "60%" or 0.6 of the plain step's, or "auto": 90 % of what is free
+            activations, as TensorFlow's allocator hands them out (`needed_bytes` of `tfgc.estimate`), whatever the
+            strategy. A number, "4GB", "60%" or 0.6 of the plain step's, or "auto": 90 % of what is free
             now on the first GPU, or else in the machine or container, and what the model's variables hold already.
         mode: How the step will run: `graph`, `compiled` (for a budget), or `xla`, as for `tfgc.estimate`.
         input_shapes: Mapping from input names to shapes without the batch, where
@@ -140,4 +140,8 @@ def _check(confirm: Any, mode: str) -> None:
 
 
 def _noted(plan: Plan, found: Confirmation) -> Plan:
-    return dataclasses.replace(plan, options={**plan.options, **found.options()})
+    """The plan, which says what was measured in place of what was predicted."""
+    outlook = plan.outlook
+    assert outlook is not None, "a step that was measured has sizes"
+    outlook = dataclasses.replace(outlook, needed_bytes=found.measured_bytes, budget_bytes=found.budget_bytes)
+    return dataclasses.replace(plan, options={**plan.options, **found.options()}, outlook=outlook)

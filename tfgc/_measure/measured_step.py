@@ -46,7 +46,7 @@ class MeasuredStep:
         """What the step needs by a plan, or if nothing is recomputed."""
         if plan is None:
             return estimates.estimate(self.model, self.batch_size, None, **self.common)
-        return estimates.with_plain(self.model, self.batch_size, plan, **self.common)[0]
+        return estimates.as_made(self.model, self.batch_size, plan, **self.common)
 
     def measure(self, plan: Plan | None, step: Prediction, progress: Progress = SILENT) -> int:
         """What the step by a plan needs at most when it is run or compiled; `step` is what is predicted."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from tfgc._core.plan import Plan
 from tfgc._costs import slot_bytes
 from tfgc._costs.slot_bytes import variable_bytes
 from tfgc._errors import InfeasibleBudgetError, OptionError
@@ -72,6 +73,12 @@ def budget_bytes(budget: Budget, plain: Callable[[], int] | None, resident: int 
     if plain is None:
         raise OptionError(f"budget={budget!r}: give bytes; there is no plain step here that it could be a share of")
     return int(share * plain())
+
+
+def promised(plan: Plan, needed_bytes: int, plain_bytes: int, budget_bytes: int | None) -> Plan:
+    """The plan with what its whole step needs, and of how much; as it is where sizes are not known."""
+    figures = {"needed_bytes": needed_bytes, "plain_needed_bytes": plain_bytes, "budget_bytes": budget_bytes}
+    return dataclasses.replace(plan, outlook=plan.outlook and dataclasses.replace(plan.outlook, **figures))
 
 
 @contextlib.contextmanager

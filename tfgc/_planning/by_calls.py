@@ -54,10 +54,11 @@ def refuse(strategy: Any, input_shapes: Any, measure: bool, loss: Any, options: 
 
 def chosen(plans: CallPlans, budget: budgets.Budget | None, fixed: int) -> Plan:
     """The plan of least peak, or that of least work within a budget of the whole step, `fixed` bytes of which stay."""
-    if budget is None:
-        return plans.least()
-    total = budgets.budget_bytes(budget, lambda: plans.plain_bytes(fixed), budgets.resident_bytes(plans.model))
-    return plans.fitting(total, fixed)
+    total = None
+    if budget is not None:
+        total = budgets.budget_bytes(budget, lambda: plans.plain_bytes(fixed), budgets.resident_bytes(plans.model))
+    made = plans.least() if total is None else plans.fitting(total, fixed)
+    return budgets.promised(made, plans.estimate(made, fixed).needed_bytes, plans.plain_bytes(fixed), total)
 
 
 def has_fat_layer(model: keras.Model, graph: Graph) -> bool:

@@ -33,28 +33,30 @@ def choose(
     limit = budgets.step_budget(model, nodes, budget)
     plain = nodes.estimate(None, fixed)
 
-    def by_nodes(within: StepBudget | None = limit) -> Plan:
+    def by_nodes(within: StepBudget | None = limit) -> Plan:  # by default the share of one call
         return planner.choose(nodes, strategy or ("optimal" if budget is None else "budget"), within, options)
 
-    is_free = strategy is None and not options
+    is_free, plans = strategy is None and not options, None
     shapes = [spec.shape for spec in graph.inputs.values()]
     own = own_step_plans.plans_for(model, own_step, shapes, xla=graph.xla)
     if own is not None and not own.is_one_call_of(plain.needed_bytes, fixed):
-        if not is_free and budget is not None:
-            total = budgets.budget_bytes(budget, lambda: own.plain_bytes(fixed), budgets.resident_bytes(model))
-            plan = _within(own, nodes, StepBudget(total, fixed), by_nodes)
-        elif not is_free:
-            plan = own.with_figures(by_nodes())
+        plans, plain = own, own.estimate(None, fixed)
+        if budget is not None:
+            total = budgets.budget_bytes(budget, lambda: plain.needed_bytes, budgets.resident_bytes(model))
+            limit = StepBudget(total, fixed)
+        if is_free:
+            plan = own.least() if limit is None else own.fitting(limit.total, fixed)
         else:
-            plan = by_calls.chosen(own, budget, fixed)
-        return plan, own.estimate(plan, fixed), own.estimate(None, fixed), True
-    if is_free and by_calls.has_fat_layer(model, graph):
+            plan = own.with_figures(by_nodes()) if limit is None else _within(own, nodes, limit, by_nodes)
+    elif is_free and by_calls.has_fat_layer(model, graph):
         plan, plans = by_calls.better(model, graph, by_nodes, limit)
     else:
-        plan, plans = by_nodes(), None
+        plan = by_nodes()
     if plans is not None and limit is None:  # A budget is a share of the plain step by nodes.
         plain = plans.estimate(None, fixed)
-    return plan, (plans or nodes).estimate(plan, fixed), plain, False
+    step = (plans or nodes).estimate(plan, fixed)
+    plan = budgets.promised(plan, step.needed_bytes, plain.needed_bytes, limit and limit.total)
+    return plan, step, plain, isinstance(plans, OwnStepPlans)
 
 
 def _within(own: OwnStepPlans, nodes: NodePlans, budget: StepBudget, by_nodes: Callable[[StepBudget], Plan]) -> Plan:
@@ -65,7 +67,7 @@ def _within(own: OwnStepPlans, nodes: NodePlans, budget: StepBudget, by_nodes: C
             plan = by_nodes(dataclasses.replace(budget, total=limit))
         except InfeasibleBudgetError as error:
             plan, is_last = by_nodes(dataclasses.replace(budget, total=error.least)), True
-        needed = own.reserved_bytes(plan, budget.fixed)
+        needed = own.estimate(plan, budget.fixed).needed_bytes
         if needed <= budget.total:
             return own.with_figures(plan)
         if is_last:

@@ -67,13 +67,12 @@ def estimate(
     return simulator.estimate(graph, plan, budgets.fixed_bytes(model, optimizer), mode)
 
 
-def with_plain(model: keras.Model, batch_size: int | None, plan: Plan, **common: Any) -> tuple[Prediction, Prediction]:
-    """What `estimate` says of a plan and of the plain step, both read as the plan was made: by nodes, or by calls."""
+def as_made(model: keras.Model, batch_size: int | None, plan: Plan, **common: Any) -> Prediction:
+    """What `estimate` says of a plan, read as it was made: by nodes, or by calls."""
     example = common.get("example")
     if not plan.calls or by_calls.applies_to(model, example):
-        return estimate(model, batch_size, plan, **common), estimate(model, batch_size, None, **common)
+        return estimate(model, batch_size, plan, **common)
     shapes, mode = common.get("input_shapes"), common["mode"]
     optimizer = common.get("optimizer")
     plans = by_calls.plans_of_functional(model, plan.batch_size or 1, shapes, mode, example, optimizer)
-    fixed = budgets.fixed_bytes(model, optimizer)
-    return plans.estimate(plan, fixed), plans.estimate(None, fixed)
+    return plans.estimate(plan, budgets.fixed_bytes(model, optimizer))

@@ -97,7 +97,7 @@ def plan_step(
         counted_mode = "graph" if mode == "eager" else mode
         plan, step, plain, counts_own_step = counted_step.choose(model, graph, counted_mode, request, own_step)
     is_asked_for = request.strategy is not None or budget is not None
-    unchanged = None if is_asked_for else _little_saved(plan, step, plain)
+    unchanged = None if is_asked_for else _little_saved(plan, step, plain, by_calls=plan.calls or counts_own_step)
     if unchanged is not None:
         plan, step = Plan.from_cuts(graph, [], strategy="keep_all"), plain
     return PlannedStep(
@@ -118,7 +118,7 @@ def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Req
     with budgets.explained(budget):
         plan = by_calls.chosen(plans, budget, fixed)
     step = plans.estimate(plan, fixed)
-    unchanged = _little_saved(plan, step, plain) if budget is None else None
+    unchanged = _little_saved(plan, step, plain, by_calls=True) if budget is None else None
     return PlannedStep(
         plan, mode, plan.batch_size, step.needed_bytes, plain.needed_bytes, step.overhead, time.perf_counter() - start,
         unchanged,
@@ -140,9 +140,11 @@ def _refuse_open_sizes(graph: Graph, batch_size: int | None, budget: Budget) -> 
     )
 
 
-def _little_saved(plan: Plan, step: Prediction, plain: Prediction) -> str | None:
+def _little_saved(plan: Plan, step: Prediction, plain: Prediction, *, by_calls: bool) -> str | None:
     """Why the best plan does not need much less than the plain step, and what would; None if it does."""
-    if step.needed_bytes <= (1 - _LEAST_GAIN) * plain.needed_bytes:
+    # What budgets keep in reserve for plans by calls is left out, where nothing has to fit.
+    needed = max(step.peak_bytes, step.allocated_bytes or 0) if by_calls else step.needed_bytes
+    if needed <= (1 - _LEAST_GAIN) * plain.needed_bytes:
         return None
     whole, constant = plain.needed_bytes, plain.peak_bytes - plain.activation_bytes
     if constant > whole / 2:

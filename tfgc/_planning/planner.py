@@ -78,10 +78,19 @@ def plan(
 
     with budgets.explained(budget):
         if may_use_calls and by_calls.has_fat_layer(model, graph):
-            return by_calls.better(model, graph, by_nodes, limit, optimizer)[0]
-        if budget is not None or batch_is_known:
-            return by_nodes()
-        return annotated.per_sample(by_nodes(), graph)
+            made, plans = by_calls.better(model, graph, by_nodes, limit, optimizer)
+        else:
+            made, plans = by_nodes(), None
+    if budget is None and not batch_is_known:
+        return annotated.per_sample(made, graph)
+    if made.outlook is None:
+        return made
+    if not graph.whole_step:
+        nodes = NodePlans(annotated.with_step(graph, model, loss, optimizer), mode)
+    fixed = budgets.fixed_bytes(model, optimizer) if limit is None else limit.fixed
+    needed = (plans or nodes).estimate(made, fixed).needed_bytes
+    plain = (nodes if plans is None or limit is not None else plans).plain_bytes(fixed)
+    return budgets.promised(made, needed, plain, limit and limit.total)
 
 
 def of_least_peak(graph: Graph) -> str:

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import keras
 
-from tfgc._calls.call_plans import CallPlans
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, PlanMismatchError, check_int
 from tfgc._planning import annotated, by_calls
@@ -124,7 +123,6 @@ def front_of(
 def _point(name: str, plan: Plan, plans: AnyPlans, fixed: int, baseline: Prediction) -> FrontPoint:
     """The `FrontPoint` of a plan among `plans`, from what is predicted of its whole step and of the plain one."""
     step = plans.estimate(plan, fixed)
-    needed = plans.reserved_bytes(plan, fixed) if isinstance(plans, CallPlans) else step.needed_bytes
     return FrontPoint(
         name=f"{name}, {format_bytes(step.host_bytes)} on the host" if step.host_bytes else name,
         peak_bytes=step.peak_bytes,
@@ -134,5 +132,5 @@ def _point(name: str, plan: Plan, plans: AnyPlans, fixed: int, baseline: Predict
         overhead=step.overhead,
         segments=len(plan.segments),
         nested=plan.is_nested,
-        needed_bytes=needed,
+        needed_bytes=step.needed_bytes,
     )

@@ -130,7 +130,7 @@ def _reach(result: MaxBatch, reach: Reach) -> tuple[str, ...]:
 def _legend_of_max_batch(result: MaxBatch) -> str:
     words = (
         f"needs, takes: the whole step, {format_bytes(result.fixed_bytes)} of weights and optimizer slots and the "
-        "batch itself included, in the allocator's chunks. does not fit: the least batch that was measured to need "
+        "batch itself included. does not fit: the least batch that was measured to need "
         "more."
     )
     loose = [reach.case for reach in result.reaches if reach.records and not reach.confirmed]

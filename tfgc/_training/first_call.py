@@ -54,6 +54,7 @@ class FirstCall:
         self._in_layers: layer_calls.ByCalls | None = None
         self._train_step: Callable = model.train_step
         self._in_step, self._lock = InStep[StepHere](), threading.Lock()
+        self.note: str | None = None  # why the model trains as before; None if no step has shown that
 
     @property
     def plans(self) -> dict[Signature, first_batch.PlannedStep]:
@@ -100,7 +101,14 @@ class FirstCall:
         latest, (batch,) = self.latest, (*args, *kwargs.values())
         before = latest.own_step if self.has_budget and latest else None
         here = self._traced.traced(batch, before, xla=xla, state=self._training.now, is_planned=self._are_planned)
-        return self._in_step.run(here, self._train_step, *args, **kwargs)
+        logs = self._in_step.run(here, self._train_step, *args, **kwargs)
+        if not self.plans and self.note is None:
+            trace = here.step and here.step.trace
+            called = [] if trace is None else [call.layer for call in trace.root.children]
+            named = dict.fromkeys(layer.name for layer in called if isinstance(layer, keras.Layer))
+            parts = ", ".join(map(repr, named)) or "other layers"
+            self.note = f"has no plan: its train_step calls {parts} and not the model itself; enable what it calls"
+        return logs
 
     def _are_planned(self, batch: Any, signatures: Iterable[Signature]) -> bool:
         """Whether calls with these signatures, in a step on this batch, run by plans for the model as it is."""

@@ -53,6 +53,13 @@ class FirstStep:
         self._in_step = InStep[bool]()
         self._lock = threading.RLock()
 
+    @property
+    def note(self) -> str | None:
+        """Why the model trains as before although it is enabled; None if no step has shown that."""
+        if self._is_plain:
+            return "trains as before: it calls no layers"
+        return "trains as before: sizes of the batch are open where its step is traced" if self._has_warned else None
+
     def plans(self) -> CallPlans:
         """The plans for the batch that the one in use was made for."""
         xla = self.latest is not None and self.latest.mode == "xla"

@@ -19,7 +19,7 @@ from tfgc._framework import fit_loop, keras_models
 from tfgc._framework.layer_values import leaves
 from tfgc._framework.replaced import replaced
 from tfgc._planning import by_calls
-from tfgc._training import layer_calls, out_of_memory, stale_traces
+from tfgc._training import layer_calls, out_of_memory, peak_memory, stale_traces
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.first_call import FirstCall
 from tfgc._training.first_step import FirstStep
@@ -34,6 +34,7 @@ def install(model: keras.Model, on_oom: str | None, *, by_plan: bool, run_option
 
 def remove(model: keras.Model) -> None:
     """Let Keras train a model, and models inside of it, as it does without tfgc."""
+    peak_memory.forget(model)
     parts: list[Any] = keras_models.layers_inside(model)
     for part in parts:
         made = part.__dict__.pop("make_train_function", None)

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -156,6 +156,13 @@ def plan_of(model: keras.Model) -> Plan | None:
     """The plan by calls that a model runs by; None if it runs by no such plan."""
     replaced = _replaced.get(model)
     return None if replaced is None else replaced.plan
+
+
+def planned_layers(models: Iterable[keras.Layer]) -> set[int]:
+    """The ids of the layers whose calls belong to plans by calls of these models."""
+    replaced = [_replaced[model] for model in models if plan_of(model) is not None]
+    held = [(layer(), call()) for one in replaced for layer, call in one.calls]
+    return {id(layer) for layer, call in held if layer is not None and vars(layer).get("call") == call}
 
 
 def restore_calls(model: keras.Model) -> set[keras.Layer]:

@@ -1,7 +1,7 @@
-"""The peak of TensorFlow's allocator while a model trains, shown by Keras and compared with the plan's prediction."""
+"""What steps were measured to need while a model trains, shown by Keras and compared with the plan."""
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 
@@ -9,8 +9,8 @@ from tfgc._errors import TfgcError, UncountedMemoryWarning, warn
 from tfgc._framework import memory_counts
 from tfgc._framework.model_checks import check_backend
 from tfgc._planning import budgets
-from tfgc._training.stand_ins import predicted_bytes
-from tfgc._units import format_bytes, format_percent
+from tfgc._training.stand_ins import promised_bytes
+from tfgc._units import format_measured
 
 if TYPE_CHECKING:  # Keras's stands behind a decorator without types
 
@@ -24,28 +24,47 @@ else:
 KEY = "peak_memory_mb"
 # Keras and TensorFlow trace the step on the first batch, and again on the second if the first one made variables.
 _LEFT_OUT = 2
-_measured: weakref.WeakKeyDictionary[keras.Model, int] = weakref.WeakKeyDictionary()
-# The most bytes that a step of a model needed when it last trained with `PeakMemory`; None if it has not.
-measured_bytes = _measured.get
+
+
+class Measured(NamedTuple):
+    """What a step needed most, what the plan predicted for it, and the budget of that; None where there is none."""
+
+    step_bytes: int
+    predicted_bytes: int | None
+    budget_bytes: int | None
+
+    def __str__(self) -> str:
+        return format_measured(*self)
+
+
+_measured: weakref.WeakKeyDictionary[keras.Model, Measured] = weakref.WeakKeyDictionary()
+# Of the training of a model by `PeakMemory` that came last; None if there was none.
+measured = _measured.get
+
+
+def forget(model: keras.Model) -> None:
+    """Forget what was measured before a model is enabled otherwise."""
+    _measured.pop(model, None)
 
 
 class PeakMemory(_Callback):
-    """A callback that shows the peak memory of training in the progress bar, `History`, `TensorBoard` and `CSVLogger`.
+    """A callback that shows what a training step needs, in the progress bar, `History`, `TensorBoard` and `CSVLogger`.
 
-    At the end of each epoch it adds `peak_memory_mb` to `logs`: the most memory, in units of 10**6 bytes, that
-    TensorFlow's allocator had handed out at once while a batch of that epoch was trained on. Of several GPUs it is that
-    of the one with the largest peak; without a GPU it is that of the CPU. All that TensorFlow holds on the device
-    counts: weights, optimizer slots, and on a CPU also arrays given to `fit`. Tensors of less than 256 KiB on a CPU are
-    left out, as TensorFlow does not count them.
+    At the end of each epoch it adds `peak_memory_mb` to `logs`: the most, in units of 10**6 bytes, that a step of that
+    epoch needed on the device, which is what a budget is compared with. It consists of the weights and optimizer slots,
+    and of what TensorFlow's allocator handed out on top of what it held before the step. Other tensors that were there
+    before, such as arrays given to `fit` on a CPU, are no part of it. On a CPU batches that the pipeline of `fit` makes
+    meanwhile are. Of several GPUs it is that of the one that needs most; without a GPU it is that of the CPU.
+
+    On CPUs the allocator's peak does not see tensors below 256 kB, which come from another allocator: a step of many
+    small tensors is shown as next to nothing.
 
     Validation does not count. Nor do the first two batches of `fit`, on which TensorFlow makes the optimizer's slots
     and traces the step, unless there are no others. With `steps_per_execution=n`, n batches are measured as one.
 
-    When training ends, one line says how much the step needed and, for an enabled model whose plan knows the batch
-    size, what was predicted for the mode of `fit`: not for a plan by calls that was given to a subclassed model, whose
-    other sizes it does not know. What is measured leaves out what is no part of the step: what was held before a batch,
-    other than weights and optimizer slots. On a CPU it takes in batches that the pipeline of `fit` makes meanwhile,
-    which no prediction counts. `fit(verbose=0)` prints nothing.
+    When training ends, one line says how much a step needed: of the budget, and by how much that was missed; without a
+    budget of what the plan of an enabled model predicts for the mode of `fit`, where that knows the sizes.
+    `fit(verbose=0)` prints nothing; `tfgc.status` says the same.
 
     Where TensorFlow does not count memory, as on CPUs for which it has no kernels of oneDNN, nothing is shown, and an
     `UncountedMemoryWarning` says how to have it counted.
@@ -55,6 +74,7 @@ class PeakMemory(_Callback):
     Attributes:
         step_bytes: After training, the most bytes that a step needed; None if no batch was trained on, or not counted.
         predicted_bytes: What the plan predicts for it, or None.
+        budget_bytes: The budget of the plan in bytes, or None.
 
     Example:
         >>> import keras, numpy as np, tfgc
@@ -70,12 +90,13 @@ class PeakMemory(_Callback):
         super().__init__()
         self.step_bytes: int | None = None
         self.predicted_bytes: int | None = None
+        self.budget_bytes: int | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         check_backend(f"{self.model.name!r}")
         self._devices = memory_counts.devices()
-        # What was handed out at the peak of a call of the train function, and the most of it that a step needed.
-        self._calls = self._of_first = self._of_epoch = self._first_step = self._most = 0
+        # Calls of the train function, and the most that a step needed: in the first ones, an epoch and all.
+        self._calls = self._of_first = self._of_epoch = self._most = 0
         try:
             self._peaks = memory_counts.Peaks(self._devices)
         except TfgcError as error:
@@ -97,9 +118,9 @@ class PeakMemory(_Callback):
         step = max(peak - self._peaks.held[device] for device, peak in peaks.items()) + self._held
         self._calls += 1
         if self._calls <= _LEFT_OUT:
-            self._of_first, self._first_step = max(peaks.values()), step
+            self._of_first = step
         else:
-            self._of_epoch, self._most = max(self._of_epoch, *peaks.values()), max(self._most, step)
+            self._of_epoch, self._most = max(self._of_epoch, step), max(self._most, step)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self._calls and logs is not None:
@@ -108,15 +129,7 @@ class PeakMemory(_Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if not self._calls:
             return
-        self.step_bytes = _measured[self.model] = self._most or self._first_step
-        self.predicted_bytes = predicted_bytes(self.model)
+        found = _measured[self.model] = Measured(self._most or self._of_first, *promised_bytes(self.model))
+        self.step_bytes, self.predicted_bytes, self.budget_bytes = found
         if (self.params or {}).get("verbose") != 0:
-            print(_line(self.model.name, self.step_bytes, self.predicted_bytes))
-
-
-def _line(name: str, measured: int, predicted: int | None) -> str:
-    line = f"tfgc: a step of {name!r} needed {format_bytes(measured)}"
-    if predicted is None:
-        return line
-    share = format_percent(measured / predicted, ".0f")
-    return f"{line}, {share} of the {format_bytes(predicted)} that its plan predicts"
+            print(f"tfgc: {self.model.name!r} trained, {found}")

@@ -13,7 +13,7 @@ from tfgc._errors import NothingSavedWarning, TfgcError, collected_warnings, war
 from tfgc._framework import isolated_traces, private_api
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._pure import python_random
-from tfgc._units import format_bytes, format_percent, format_seconds
+from tfgc._units import format_bytes, format_needs, format_percent, format_seconds
 
 # Seconds of planning after which a line says that it is still going on.
 PATIENCE = 2.0
@@ -87,18 +87,19 @@ def warn_of_host(name: str, plan: Plan) -> None:
 
 
 def line(name: str, made: PlannedStep) -> str:
-    r"""The strategy, the predicted peak against plain, the overhead, and how long planning took.
+    r"""The strategy, what the step needs and of how much, the overhead, and how long planning took.
 
     Example:
         >>> from tfgc import Plan
         >>> made = PlannedStep(Plan((), "sqrt", ()), "graph", 8, 4_000_000, 8_000_000, 0.25, 1.2)
         >>> print(*line("net", made).split(", "), sep="\n")
-        tfgc: 'net' by 'sqrt': 4 MB or up to 12 % more predicted for a step (50 % of 8 MB)
+        tfgc: 'net' by 'sqrt'
+        needs 4 MB of 8 MB
         25 % more work
         batch of 8
         planned in 1.2 s
     """
-    words = [f"tfgc: {name!r} by {made.plan.strategy!r}: {promise(made.plan, made.predicted_bytes, made.plain_bytes)}"]
+    words = [f"tfgc: {name!r} by {made.plan.strategy!r}", promise(made.plan, made.predicted_bytes, made.plain_bytes)]
     if made.overhead is not None:
         recomputes = made.overhead or any(segment.mode == "recompute" for segment in made.plan.segments)
         words.append(f"{format_percent(made.overhead, '.0f')} more work" if recomputes else "nothing recomputed")
@@ -108,12 +109,11 @@ def line(name: str, made: PlannedStep) -> str:
 
 
 def promise(plan: Plan, predicted_bytes: int | None, plain_bytes: int | None) -> str:
-    """The predicted peak of the step; the share of activations where bytes are unknown."""
-    if predicted_bytes is not None and plain_bytes is not None:
-        share, unsure = (format_percent(x, ".0f") for x in (predicted_bytes / plain_bytes, plan.uncertainty))
-        words = f"{format_bytes(predicted_bytes)} or up to {unsure} more predicted for a step"
-        return f"{words} ({share} of {format_bytes(plain_bytes)})"
+    """What the step needs and of how much; the share of activations where bytes are unknown."""
     outlook = plan.outlook
+    if predicted_bytes is not None:
+        return format_needs(predicted_bytes, plain_bytes, outlook and outlook.budget_bytes)
     if outlook is None:
-        return "nothing predicted, sizes are open"
-    return f"{format_percent(1 - outlook.cut_off, '.0f')} of the plain step's activations predicted"
+        is_on = any(segment.mode == "recompute" for segment in plan.segments)
+        return f"nothing {'predicted' if is_on else 'recomputed'}, sizes are open"
+    return f"needs {format_percent(1 - outlook.cut_off, '.0f')} of the plain step's activations"

@@ -29,6 +29,13 @@ _TRACED = ("train", "test", "predict")
 _FUNCTION = type(tf.function(lambda: None))
 
 
+def trained_with(model: keras.Model) -> list[keras.Model]:
+    """Other Keras models that have a training function and weights of this one."""
+    own = set(map(id, model.trainable_variables))
+    others = [one for one in _instances(keras.Model)[0] if one is not model and vars(one).get("train_function")]
+    return [one for one in others if not own.isdisjoint(map(id, one.trainable_variables))]
+
+
 def renew(model: keras.Model, what: str, changed: Iterable[keras.Layer]) -> None:
     """Remake the functions of every Keras model after `what` changed the `call` of some layers of `model`."""
     if not _is_captured(model):

@@ -69,18 +69,19 @@ def runner_of(model: keras.Model) -> Runner | None:
     return own if isinstance(own, Runner) else None
 
 
-def predicted_bytes(model: keras.Model) -> int | None:
-    """What the plan of an enabled model predicts for a step of `fit`; None where it does not know the sizes."""
+def promised_bytes(model: keras.Model) -> tuple[int | None, int | None]:
+    """What the plan of an enabled model predicts for a step of `fit`, None where it does not know sizes; its budget."""
     own = stand_in(model)
     made = own.latest if isinstance(own, FirstCall | FirstStep) else None
-    if made is not None:
-        return made.predicted_bytes
-    plan = own.plan if isinstance(own, Runner) else layer_calls.plan_of(model)
-    if plan is not None and plan.batch_size:
+    if isinstance(own, FirstCall) and made is not None:  # Of inputs of several sizes, the largest.
+        made = max(own.plans.values(), key=lambda one: (one.mode == made.mode, one.predicted_bytes or 0))
+    plan = own.plan if isinstance(own, Runner) else layer_calls.plan_of(model) if made is None else made.plan
+    predicted = None if made is None else made.predicted_bytes
+    if made is None and plan is not None and plan.batch_size:
         # Sizes that are open, a plan by calls for a loop in Python, or for a model whose sizes only its batches have.
         with contextlib.suppress(OptionError, UnsupportedModelError):
-            return estimates.estimate(model, plan.batch_size, plan, mode=mode_of_fit(model)).needed_bytes
-    return None
+            predicted = estimates.estimate(model, plan.batch_size, plan, mode=mode_of_fit(model)).needed_bytes
+    return predicted, plan and plan.outlook and plan.outlook.budget_bytes
 
 
 def mode_of_fit(model: Any) -> str:

@@ -10,14 +10,12 @@ from tfgc._core.shown import Brief, Shown, limited
 from tfgc._framework import keras_models, model_checks
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._tracing import functional_graphs
-from tfgc._training import plan_report
+from tfgc._training import layer_calls, peak_memory, plan_report, stale_traces
 from tfgc._training.first_call import FirstCall
 from tfgc._training.first_step import FirstStep
-from tfgc._training.layer_calls import LayerCall, plan_of
-from tfgc._training.peak_memory import measured_bytes
+from tfgc._training.layer_calls import LayerCall
 from tfgc._training.segment_runner import Runner
 from tfgc._training.stand_ins import stand_in
-from tfgc._units import format_bytes
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -30,7 +28,7 @@ class PlanStatus(Brief):
         mode: The mode of the calls that it is for, as in `tfgc.estimate` and `tfgc.verify`; None: any.
         sizes: For each input its shape without the batch, and its dtype; None: any.
         batch_size: Samples in the batch that it was made for, or None.
-        predicted_bytes: The peak of the whole step, as TensorFlow's allocator should report it; None if unknown.
+        predicted_bytes: What the whole step needs, as a budget is compared with it; None if unknown.
         plain_bytes: The same if nothing is recomputed.
         overhead: Work on top of the plain step's, as a fraction of it; None if unknown.
         planning_seconds: How long planning took at the first call; None for a plan that was given.
@@ -57,7 +55,7 @@ class PlanStatus(Brief):
         promise = plan_report.promise(self.plan, self.predicted_bytes, self.plain_bytes)
         if self.unchanged is not None:
             promise = f"trains as before: {self.unchanged}"
-        return f"{name}by {self.plan.strategy!r}{where}{inputs}: {promise}"
+        return f"{name}by {self.plan.strategy!r}{where}{inputs}, {promise}"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -68,8 +66,10 @@ class Status(Shown):
         model: The name of the model.
         enabled: Whether the model, or a part of it, is enabled.
         plans: What it runs by, the one that was used last at the end; empty until the first training call of a model
-            that was enabled without a plan.
+            that was enabled without a plan. Parts of the model that are enabled by themselves follow.
         measured_bytes: The most bytes that a step needed when the model last trained with `tfgc.PeakMemory`, or None.
+        measured: The same in words: of how much, and by how much a budget or a prediction was missed.
+        notes: Why the model, or a part of it, has no plan.
 
     Example:
         >>> import keras, tfgc
@@ -77,21 +77,23 @@ class Status(Shown):
         >>> print(tfgc.status(model))
         net: not enabled
         >>> print(tfgc.status(tfgc.enable(model)))
-        net: enabled, to be planned at the first training call
+        net: enabled, to be planned at its first training call
     """
 
     model: str
     enabled: bool
     plans: tuple[PlanStatus, ...] = ()
     measured_bytes: int | None = None
+    measured: str | None = None
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if not self.enabled:
             return f"{self.model}: not enabled"
-        if not self.plans:
-            return f"{self.model}: enabled, to be planned at the first training call"
-        measured = "" if self.measured_bytes is None else f", {format_bytes(self.measured_bytes)} measured for a step"
-        return "\n".join(limited([f"{self.model}: enabled{measured}", *(f"  {plan}" for plan in self.plans)]))
+        head = f"{self.model}: enabled" + (f", {self.measured}" if self.measured else "")
+        if len(self.notes) == 1 and not self.plans:
+            return f"{head}, {self.notes[0]}"
+        return "\n".join(limited([head, *(f"  {line}" for line in (*self.plans, *self.notes))]))
 
 
 def status(model: keras.Model) -> Status:
@@ -114,27 +116,56 @@ def status(model: keras.Model) -> Status:
         ['uniform']
     """
     model_checks.check_model(model)
-    enabled = [part for part in keras_models.layers_inside(model) if functional_graphs.is_patched_call(part)]
-    own, by_calls = stand_in(model), plan_of(model)
-    if isinstance(own, FirstStep):  # the parts that are on belong to its plan
-        plans = [] if own.latest is None else [_made(own.latest)]
-    elif by_calls is None:
-        paths = ["" if part is model else part.path or part.name for part in enabled]
-        plans = [one for part, path in zip(enabled, paths) for one in _of(stand_in(part) or vars(part)["call"], path)]
-    elif isinstance(own, FirstCall):  # and the layers of a plan by calls that it chose
-        plans = _of(own, "")
-    else:  # and those of one that was given
-        plans = [PlanStatus(by_calls, batch_size=by_calls.batch_size)]
-    return Status(model.name, bool(enabled) or by_calls is not None, tuple(plans), measured_bytes(model))
+    inside = keras_models.layers_inside(model)
+    covered, plans, notes = layer_calls.planned_layers(inside), list[PlanStatus](), list[str]()
+    for part in inside:
+        call = (stand_in(part) or vars(part)["call"]) if functional_graphs.is_patched_call(part) else None
+        given = layer_calls.plan_of(part) if call is None else None
+        if id(part) in covered or (call is None and given is None):
+            continue
+        path = "" if part is model else part.path or part.name
+        found = _of(call, path) if given is None else [_given(given, path)]
+        plans += found
+        if not found:
+            notes.append(f"{path}: {_note(part, call)}" if path else _note(part, call))
+    measured = peak_memory.measured(model)
+    return Status(
+        model.name, bool(plans or notes), tuple(plans), measured and measured.step_bytes, measured and str(measured),
+        tuple(notes),
+    )  # fmt: skip
 
 
 def _of(call: Any, part: str) -> list[PlanStatus]:
     """What replaces the `call` of a part of the model."""
     if isinstance(call, Runner):
-        return [PlanStatus(call.plan, part, batch_size=call.plan.batch_size)]
+        return [_given(call.plan, part)]
+    if isinstance(call, FirstStep):
+        return [] if call.latest is None else [_made(call.latest, part)]
     if not isinstance(call, FirstCall):
         return [PlanStatus(None, part, unchanged=call.block.obstacle if isinstance(call, LayerCall) else None)]
     return [_made(made, part, signature.sizes) for signature, made in call.plans.items()]
+
+
+def _note(part: Any, call: FirstCall | FirstStep) -> str:
+    """Why there is no plan: of a model that trains, it may be another one whose step does not call it."""
+    if call.note is not None:
+        return call.note
+    outer = stale_traces.trained_with(part)
+    if not outer:
+        return "to be planned at its first training call"
+    if any(functional_graphs.is_patched_call(one) for one in outer):
+        return f"trains by the plan of {outer[0].name!r}, which runs its layers"
+    return f"trains as before: {outer[0].name!r} trains its layers without calling it; enable that model"
+
+
+def _given(plan: Plan, part: str) -> PlanStatus:
+    outlook = plan.outlook
+    if outlook is None:
+        return PlanStatus(plan, part, batch_size=plan.batch_size)
+    return PlanStatus(
+        plan, part, batch_size=plan.batch_size, predicted_bytes=outlook.needed_bytes,
+        plain_bytes=outlook.plain_needed_bytes, overhead=outlook.overhead,
+    )  # fmt: skip
 
 
 def _made(made: PlannedStep, part: str = "", sizes: Any = None) -> PlanStatus:

@@ -48,22 +48,24 @@ def _with_figures(
     example: Any = None,
 ) -> Plan:
     """A saved plan with its figures for this batch."""
-    from tfgc._planning import annotated, by_calls
+    from tfgc._planning import annotated, budgets, by_calls
     from tfgc._planning.node_plans import NodePlans
     from tfgc._tracing import keras_graph
 
     measure, mode, optimizer = costs["measure"], costs["mode"], costs["optimizer"]
-    if plan.calls:
+    if not plan.calls:
+        plan.check(keras_graph.read(model))
+        graph = annotated.graph_of(
+            model, batch_size, input_shapes, None, measure=measure, whole_step=True, optimizer=optimizer,
+            xla=mode == "xla",
+        )  # fmt: skip
+        plans = NodePlans(graph)
+    elif by_calls.applies_to(model):
+        by_calls.refuse(None, input_shapes, measure, None, {})
+        plans = by_calls.plans_for(model, batch_size, example, mode, optimizer=optimizer)
+    else:
         by_calls.refuse(None, None, measure, None, {})
-        if not by_calls.applies_to(model):
-            plans = by_calls.plans_of_functional(model, batch_size, input_shapes, mode, optimizer=optimizer)
-            return plans.with_figures(plan)
-        by_calls.refuse(None, input_shapes, False, None, {})
-        return by_calls.plans_for(model, batch_size, example, mode, optimizer=optimizer).with_figures(plan)
-    plan.check(keras_graph.read(model))
-    whole_step = plan.outlook is not None and plan.outlook.whole_step
-    graph = annotated.graph_of(
-        model, batch_size, input_shapes, None, measure=measure, whole_step=whole_step, optimizer=optimizer,
-        xla=mode == "xla",
-    )  # fmt: skip
-    return NodePlans(graph).with_figures(plan)
+        plans = by_calls.plans_of_functional(model, batch_size, input_shapes, mode, optimizer=optimizer)
+    fixed, budget = budgets.fixed_bytes(model, optimizer), plan.outlook and plan.outlook.budget_bytes
+    needed, plain = plans.estimate(plan, fixed).needed_bytes, plans.plain_bytes(fixed)
+    return budgets.promised(plans.with_figures(plan), needed, plain, budget)

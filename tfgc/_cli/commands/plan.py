@@ -50,8 +50,8 @@ def command(
         common = {**given, **costs}
         build = functools.partial(zoo.build, network.name, network.image_size) if confirm else False
         made = planning.make(model, network.batch_size, confirm=target or build, **common)
-        step, plain = estimates.with_plain(model, network.batch_size, made, **common)
-    facts = fronts.facts(network.name, made, step, plain)
+        step = estimates.as_made(model, network.batch_size, made, **common)
+    facts = fronts.facts(network.name, made, step)
     if output:
         made.save(output)
     if options.emit_json(facts, json_path):
