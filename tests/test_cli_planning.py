@@ -32,6 +32,7 @@ from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.job import Case, PredictionJob
 from tfgc._records.measurement import Measurement, Study
 from tfgc._report import command_tables, fronts, plots
+from tfgc._units import format_bytes
 from tfgc._verify import verify
 
 CHAIN = ["test_cli_planning:chain", "--batch-size", "8"]

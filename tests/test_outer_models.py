@@ -623,6 +623,40 @@ def test_the_status_of_a_layer_that_cannot_be_run_twice_says_why_it_is_kept(eage
     assert str(recomputed) == "net/dense: recomputed as one segment"
 
 
+class WithinStep(keras.Model):
+    def train_step(self, data):
+        return square_step(self, self.get_layer("net"), data[0])
+
+
+def square_step(model, part, x):
+    with tf.GradientTape() as tape:
+        loss = square(part, x)
+    weights = part.trainable_variables
+    model.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+    return {"square": loss}
+
+
+def test_the_status_after_training_through_another_model_says_what_is():
+    """Nothing waits to be planned where the training that there is goes around the model that is enabled."""
+    inner = net()
+    sharing = keras.Model(inner.inputs, L.Dense(2)(inner.outputs[0]), name="sharing")
+    around = WithinStep(inputs := keras.Input((6,)), L.Dense(2)(inner(inputs)), name="around")
+    for model in (sharing, around):
+        model.compile("sgd", "mse")
+    tfgc.enable(inner, strategy="uniform", verbose=0)
+    assert str(tfgc.status(inner)) == "net: enabled, to be planned at its first training call"
+    sharing.fit(X, X[:, :2], verbose=0)
+    assert "'sharing' trains its layers without calling it" in str(tfgc.status(inner))
+    tfgc.enable(sharing, strategy="uniform", verbose=0)
+    assert "trains by the plan of 'sharing'" in str(tfgc.status(inner))
+    tfgc.disable(inner)
+    tfgc.enable(around, strategy="uniform", verbose=0)
+    around.fit(X, X, verbose=0)
+    assert "its train_step calls 'net' and not the model itself" in str(tfgc.status(around))
+    tfgc.enable(inner, tfgc.plan(inner, strategy="uniform", segments=2))
+    assert [one.part for one in tfgc.status(around).plans] == ["net"]
+
+
 def test_the_status_of_parts_that_are_equal_names_each():
     class Equal(keras.Sequential):
         def __eq__(self, other):

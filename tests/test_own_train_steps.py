@@ -512,9 +512,7 @@ def test_one_call_is_planned_by_its_nodes(kind):
     with untraceable if kind is InPython else contextlib.nullcontext():
         fit(model, (x, y), steps=2)
     (planned,) = tfgc.status(model).plans
-    assert planned.plan == tfgc.plan(
-        fresh(lambda: encoder(kind)), batch_size=ROWS, loss="mse", optimizer=model.optimizer
-    )
+    assert planned.plan == tfgc.plan(compiled(fresh(lambda: encoder(kind))), ROWS, mode=planned.mode)
 
 
 def test_one_call_is_verified_by_the_plan_that_it_trains_by(monkeypatch):

@@ -77,7 +77,7 @@ class Prediction(Shown):
 
     @property
     def needed_bytes(self) -> int:
-        """What a budget is compared with: the larger of `peak_bytes` and the most that the allocator should report."""
+        """What the whole step needs on the device, which budgets are compared with and lines about plans say."""
         most = self.allocated_bytes if self.most_allocated_bytes is None else self.most_allocated_bytes
         return max(self.peak_bytes, most or 0)
 

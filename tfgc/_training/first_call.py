@@ -31,8 +31,7 @@ from tfgc._training.own_steps import InStep, StepHere, TracedSteps
 from tfgc._training.segment_runner import Runner
 from tfgc._training.training_state import TrainingState
 
-# Plans that a model keeps. A text model in an eager loop may see hundreds of lengths: where the limit is reached, a
-# shorter one runs by the plan of a longer one.
+# Plans that a model keeps, of hundreds of lengths that texts may have; beyond, a short one runs by that of a longer one.
 _MOST_PLANS = 8
 
 
@@ -101,13 +100,7 @@ class FirstCall:
         latest, (batch,) = self.latest, (*args, *kwargs.values())
         before = latest.own_step if self.has_budget and latest else None
         here = self._traced.traced(batch, before, xla=xla, state=self._training.now, is_planned=self._are_planned)
-        logs = self._in_step.run(here, self._train_step, *args, **kwargs)
-        if not self.plans and self.note is None:
-            trace = here.step and here.step.trace
-            called = [] if trace is None else [call.layer for call in trace.root.children]
-            named = dict.fromkeys(layer.name for layer in called if isinstance(layer, keras.Layer))
-            parts = ", ".join(map(repr, named)) or "other layers"
-            self.note = f"has no plan: its train_step calls {parts} and not the model itself; enable what it calls"
+        logs, self.note = self._in_step.run(here, self._train_step, *args, **kwargs), self.note or here.note
         return logs
 
     def _are_planned(self, batch: Any, signatures: Iterable[Signature]) -> bool:
@@ -119,12 +112,11 @@ class FirstCall:
 
     def plans_of_own_step(self) -> OwnStepPlans:
         """The plans for the model's own `train_step` and the batch that the latest call was planned for."""
-        latest = self.latest
-        assert latest is not None
-        xla = latest.mode == "xla"
-        trace = tracing.own_step(self._model, latest.own_step, xla=xla)
+        assert self.latest is not None
+        batch, xla = self.latest.own_step, self.latest.mode == "xla"
+        trace = tracing.own_step(self._model, batch, xla=xla)
         assert trace is not None
-        return OwnStepPlans(self._model, latest.own_step, trace=trace, xla=xla)
+        return OwnStepPlans(self._model, batch, trace=trace, xla=xla)
 
     def _call_for(self, inputs: Any) -> Callable:
         flat, here = [tensor for tensor in keras.tree.flatten(inputs) if tensor is not None], self._in_step.here

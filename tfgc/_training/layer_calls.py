@@ -1,9 +1,7 @@
 """Recompute chosen layers of any model, subclassed ones included.
 
-A chosen layer's `call` is replaced on that layer object; what Keras does around it
-(masks, autocast, activity regularizers, building) stays as it is. A chosen layer
-inside another chosen one, or inside anything that is recomputed, is a part
-of that: nothing runs three times.
+A chosen layer's `call` is replaced on that layer object; what Keras does around it (masks, autocast, regularizers,
+building) stays as it is. A chosen layer inside another one, or in what is recomputed, is a part of that: no third run.
 """
 
 import contextlib
@@ -160,8 +158,7 @@ def plan_of(model: keras.Model) -> Plan | None:
 
 def planned_layers(models: Iterable[keras.Layer]) -> set[int]:
     """The ids of the layers whose calls belong to plans by calls of these models."""
-    replaced = [_replaced[model] for model in models if plan_of(model) is not None]
-    held = [(layer(), call()) for one in replaced for layer, call in one.calls]
+    held = [(layer(), call()) for one in models if plan_of(one) for layer, call in _replaced[one].calls]
     return {id(layer) for layer, call in held if layer is not None and vars(layer).get("call") == call}
 
 

@@ -41,6 +41,16 @@ class StepHere(NamedTuple):
     step: OwnStep | None
     calls: set[Any]
 
+    @property
+    def note(self) -> str | None:
+        """Why the model has no plan after the step: what that calls in its place; None if it calls the model."""
+        if self.calls:
+            return None
+        called = [] if self.step is None or self.step.trace is None else self.step.trace.root.children
+        parts = dict.fromkeys(call.layer.name for call in called if isinstance(call.layer, keras.Layer))
+        named = ", ".join(map(repr, parts)) or "other layers"
+        return f"has no plan: its train_step calls {named} and not the model itself; enable what it calls"
+
 
 class TracedSteps:
     """Traces of a functional model's own `train_step`, made before it runs."""
