@@ -77,7 +77,7 @@ def fitting(
     best = _best(runs, budget)
     if best is None:
         run = min(runs, key=lambda run: run.measured)
-        raise InfeasibleBudgetError(budget, run.measured, run.node, f" as measured (predicted: {run.predicted:,})")
+        raise InfeasibleBudgetError(budget, run.measured, run.node, " as measured")
     return best, len(runs)
 
 

@@ -31,7 +31,7 @@ from tfgc._training.own_steps import InStep, StepHere, TracedSteps
 from tfgc._training.segment_runner import Runner
 from tfgc._training.training_state import TrainingState
 
-# Plans that a model keeps, of hundreds of lengths that texts may have; beyond, a short one runs by that of a longer one.
+# Plans that a model keeps, of hundreds of lengths that texts may have; beyond, shorter ones run by those of longer.
 _MOST_PLANS = 8
 
 

@@ -74,7 +74,8 @@ def promised_bytes(model: keras.Model) -> tuple[int | None, int | None]:
     own = stand_in(model)
     made = own.latest if isinstance(own, FirstCall | FirstStep) else None
     if isinstance(own, FirstCall) and made is not None:  # Of inputs of several sizes, the largest.
-        made = max(own.plans.values(), key=lambda one: (one.mode == made.mode, one.predicted_bytes or 0))
+        mode = made.mode
+        made = max(own.plans.values(), key=lambda one: (one.mode == mode, one.predicted_bytes or 0))
     plan = own.plan if isinstance(own, Runner) else layer_calls.plan_of(model) if made is None else made.plan
     predicted = None if made is None else made.predicted_bytes
     if made is None and plan is not None and plan.batch_size:

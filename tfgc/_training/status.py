@@ -146,7 +146,7 @@ def _of(call: Any, part: str) -> list[PlanStatus]:
     return [_made(made, part, signature.sizes) for signature, made in call.plans.items()]
 
 
-def _note(part: Any, call: FirstCall | FirstStep) -> str:
+def _note(part: Any, call: Any) -> str:
     """Why there is no plan: of a model that trains, it may be another one whose step does not call it."""
     if call.note is not None:
         return call.note
