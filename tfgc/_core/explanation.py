@@ -72,7 +72,8 @@ def explain(plan: Segmentation) -> str:
 
 def _outlook(plan: Segmentation, outlook: Outlook, confirmed: confirmation.Confirmation | None) -> Iterator[str]:
     counted = "seconds" if outlook.unit == "s" else "floating-point operations"
-    yield f"{needs(outlook)}, most while {outlook.node!r} {_PHASES[outlook.phase]}."
+    words = needs(outlook)
+    yield f"{words[0].upper()}{words[1:]}, most while {outlook.node!r} {_PHASES[outlook.phase]}."
     if confirmed is not None:
         yield f"{confirmed}."
     yield from _peak_of(plan.segments, outlook)
@@ -88,12 +89,11 @@ def _outlook(plan: Segmentation, outlook: Outlook, confirmed: confirmation.Confi
 
 
 def needs(outlook: Outlook) -> str:
-    """What the step needs, and of how much, to begin a sentence; of activations where no more is known."""
+    """What the step needs, and of how much; of activations where no more is known."""
     if outlook.needed_bytes is not None:
-        words = format_needs(outlook.needed_bytes, outlook.plain_needed_bytes, outlook.budget_bytes)
-        return words[0].upper() + words[1:]
+        return format_needs(outlook.needed_bytes, outlook.plain_needed_bytes, outlook.budget_bytes)
     left_out = "weights and slots" if outlook.whole_step else "weights, their gradients and slots"
-    return f"Needs {format_bytes(outlook.peak_bytes)} of {format_bytes(outlook.plain_bytes)}, {left_out} left out"
+    return f"needs {format_bytes(outlook.peak_bytes)} of {format_bytes(outlook.plain_bytes)}, {left_out} left out"
 
 
 def _peak_of(segments: Sequence[Segment], outlook: Outlook) -> Iterator[str]:
@@ -174,13 +174,6 @@ def _note(segment: Segment, outlook: Outlook | None, last: bool) -> str:
         return ""
     freed = format_bytes(segment.inside_bytes - segment.input_bytes)
     return f"a replay would free {freed} for {_in_words(segment.work, outlook)}"
-
-
-def needs(outlook: Outlook) -> str:
-    """What the step needs, and of how much."""
-    left_out = "weights and slots" if outlook.whole_step else "weights, their gradients and slots"
-    peak, plain = format_bytes(outlook.peak_bytes), format_bytes(outlook.plain_bytes)
-    return f"needs {peak} of {plain} (plain), {left_out} left out"
 
 
 def summary(plan: Segmentation) -> tuple[str, Sequence[str], list[list[str]]]:
