@@ -3,6 +3,7 @@
 import itertools
 import random
 import threading
+import time
 
 import keras
 import memory
@@ -380,8 +381,17 @@ def test_a_batch_size_stands_for_the_batch_that_specs_leave_open(spec):
         tfgc.plan(model, 3, example=spec(X.shape))
 
 
+class Lingering(Subclassed):
+    """What is asked for its variables takes a while, in which another thread goes on."""
+
+    @property
+    def variables(self):
+        time.sleep(0.05)
+        return super().variables
+
+
 def test_threads_plan_at_the_same_time():
-    model = fresh(built(Subclassed, X))
+    model = fresh(built(Lingering, X))
     wanted, found = tfgc.plan(model, example=X), []
     threads = [threading.Thread(target=lambda: found.append(tfgc.plan(model, example=X))) for _ in range(3)]
     for thread in threads:

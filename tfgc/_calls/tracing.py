@@ -185,7 +185,7 @@ def _building(step: Callable[[], tuple[Any, list]]) -> tuple[Any, list]:
 
 
 def _traced(model: keras.Model, step: Callable[[], tuple[Any, list]], xla: bool) -> recording.Trace:
-    with functional_graphs.original_methods(model):
+    with isolated_traces.one_at_a_time, functional_graphs.original_methods(model):
         if not _is_built(model):
             # Builds; rewound draws would give later layers the same weights.
             with isolated_traces.losses_put_back(model):

@@ -42,8 +42,8 @@ _SURROUNDINGS = {
 _CALLS, _GRADIENTS = DivertedCalls(Operation, "__call__"), DivertedCalls(tf.GradientTape, "gradient")
 _RECORDS, _UPDATES = DivertedCalls(record, "record_operation"), DivertedCalls(BaseOptimizer, "apply")
 _updates_of = functools.cache(functools.partial(DivertedCalls, name="apply"))  # a subclass
-# One trace at a time: threads that trace one model at once would see what the others change in its layers.
-_traces = threading.Lock()
+# What traces a model holds this until its layers are as they were, for other threads would see what it changes in them.
+one_at_a_time = threading.Lock()
 
 
 def in_own_thread(
@@ -141,14 +141,14 @@ def watched(
         run = functools.partial(_GRADIENTS.original, *args, **kwargs)
         return on_gradient(run) if seen() else run()
 
-    with _traces, _CALLS.to(call), _RECORDS.to(record_operation), _GRADIENTS.to(gradient), _updating_by(on_update):
+    with _CALLS.to(call), _RECORDS.to(record_operation), _GRADIENTS.to(gradient), _updating_by(on_update):
         yield
 
 
 @contextlib.contextmanager
 def updates_by(update: Callable) -> Iterator[None]:
     """Let `update(optimizer, grads, trainable_variables)` run in place of the updates of this thread."""
-    with _traces, _updating_by(update):
+    with one_at_a_time, _updating_by(update):
         yield
 
 
