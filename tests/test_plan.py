@@ -117,7 +117,7 @@ def test_a_function_is_a_strategy():
         ("uniform", {"segments": 13}, "segments=13: the model has 12 nodes"),
         ("sqrt", {"segments": 13}, "segments=13: the model has 12 nodes"),
         ("manual", {}, "needs the option keep"),
-        ("manual", {"keep": "n1"}, "keep='n1'"),
+        ("manual", {"keep": 3}, "keep=3"),
         ("manual", {"keep": ["n1", "n33"]}, "no layer 'n33' in the model; did you mean 'n3'"),
     ],
 )

@@ -375,8 +375,8 @@ def sequence():
 
 OPEN = (
     "nothing is recomputed: the model leaves sizes of its inputs open ('tokens' is (None,)), so a plan may need "
-    "more than storing everything. To save memory, give them: tfgc.plan(model, batch_size, input_shapes={'tokens': "
-    "shape}), shapes without the batch, or example=batch; strategy='uniform' recomputes without knowing sizes."
+    "more than storing everything. To save memory, give them to tfgc.plan: input_shapes={'tokens': (128,)}, without "
+    "the batch, or example=batch; strategy='uniform' recomputes without knowing sizes."
 )
 
 

@@ -91,4 +91,4 @@ def find(name: str) -> Target:
 def check_mode(said: str, mode: str) -> None:
     """Raise `OptionError` unless steps are compiled in this mode."""
     if mode != "xla":
-        raise OptionError(f"{said}: XLA compiles steps for a GPU: also give mode='xla', in the shell --mode xla")
+        raise OptionError(f"{said}: XLA compiles steps for a GPU; also give mode='xla', in the shell --mode xla")

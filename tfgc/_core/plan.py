@@ -153,8 +153,7 @@ class Plan(Shown, Segmentation):
         Raises:
             TfgcError: If the text is not a plan, is damaged, or is of a newer version.
         """
-        is_text = isinstance(text, str | bytes | bytearray)
-        if isinstance(text, os.PathLike | io.IOBase) or (is_text and text.lstrip()[:1] not in ("{", b"{")):
+        if names_file(text):
             raise TfgcError(f"{reprlib.repr(text)} is not the JSON text of a plan: tfgc.Plan.load(path) reads a file")
         plan, fingerprint = plan_data.read(cls, text)
         if plan.fingerprint != fingerprint:
@@ -180,6 +179,12 @@ class Plan(Shown, Segmentation):
             raise TfgcError(f"{str(path)!r} is not a plan file: it is not text") from error
         except TfgcError as error:
             raise TfgcError(f"{str(path)!r}: {error}") from error
+
+
+def names_file(given: Any) -> bool:
+    """Whether what was given in place of a plan, or of its text, is a file or the path of one."""
+    is_path = isinstance(given, str) and (given.endswith(".json") or os.path.isfile(given))
+    return is_path or isinstance(given, os.PathLike | io.IOBase)
 
 
 def describe(graph: Graph) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ import contextlib
 import difflib
 import importlib
 import inspect
-import os
 import pkgutil
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +17,7 @@ from types import ModuleType
 from typing import Any, TypeAlias, TypeGuard
 
 from tfgc._core.graph import Graph
-from tfgc._core.plan import Plan
+from tfgc._core.plan import Plan, names_file
 from tfgc._errors import OptionError, check_int, did_you_mean
 from tfgc._simulate import outlooks
 from tfgc._units import check_budget, parse_count
@@ -70,7 +69,7 @@ def check_plan(plan: object, advice: str = "make one with tfgc.plan(model, batch
     if isinstance(plan, Plan | None):
         return
     said = f"plan={reprlib.repr(plan)} is not a tfgc.Plan"
-    if isinstance(plan, os.PathLike) or (isinstance(plan, str) and (plan.endswith(".json") or os.path.isfile(plan))):
+    if names_file(plan):
         raise OptionError(f"{said}: tfgc.Plan.load({str(plan)!r}) reads the file of one")
     if isinstance(plan, str) and plan.lstrip().startswith("{"):
         raise OptionError(f"{said}: tfgc.Plan.from_json(text) reads the text of one")
