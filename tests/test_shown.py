@@ -68,7 +68,7 @@ def test_nothing_fills_the_screen(name):
 
 def test_what_is_printed_says_what_a_step_needs_and_of_how_much():
     plan = tfgc.strategies.apply("sqrt", chain([8] * 9))
-    needs = f"needs {plan.outlook.peak_bytes} B of {plan.outlook.plain_bytes} B (plain), weights"
+    needs = f"needs {plan.outlook.peak_bytes} B of {plan.outlook.plain_bytes} B, weights"
     assert needs in str(plan)
     assert needs in repr(plan)
     assert str(DEEP).endswith("plan.explain() has all")
@@ -94,7 +94,7 @@ def test_a_plan_is_drawn_as_what_its_segments_store_forward_and_backward():
     assert plain == [(0, 0), (2, 50), (3, 70), (4, 50), (6, 0)]
     assert peak[0][1] == 61
     assert "for a batch of 2" in axes.get_title()
-    assert "needs 61 kB of 71 kB (plain)" in axes.get_title()
+    assert "needs 61 kB of 71 kB, weights" in axes.get_title()
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("place in the step (nodes, forward then backward)", "memory (kB)")
     with pytest.raises(tfgc.TfgcError, match="sizes are unknown"):
         DEEP.plot()
