@@ -334,10 +334,10 @@ def test_a_budget_that_nothing_fits_in_raises_its_error_out_of_every_loop():
         ({"budgt": "60%"}, "takes no option 'budgt'; did you mean 'budget'"),
         ({"plan": "60%"}, "is not a tfgc.Plan: give budget='60%'"),
         (
-            {"budget": "4 G"},
+            {"budget": "4 giga"},
             "must be a positive number of bytes.*, a share of the plain step such as '70%'.* or 'auto'",
         ),
-        ({"budget": 60}, "for a share of the plain step write '60%'"),
+        ({"budget": 60}, "or '60%' for that share of the plain step"),
         ({"budget": 1.5e-9}, None),
         ({"budget": "-5%"}, "a share is a positive part"),
         ({"budget": "4GB", "strategy": "sqrt"}, "does not honour a budget"),

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfgc
+from tfgc import _user_modules
 
 L = keras.layers
 X = np.ones((4, 8), "float32")
@@ -100,7 +101,7 @@ def test_what_is_no_model_is_told_what_to_call_instead(given):
 def test_a_builder_that_returns_something_else(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "builders.py").write_text("import keras\ndef layer(): return keras.layers.Dense(2)\n")
-    tfgc._user_modules.install([str(tmp_path)])
+    _user_modules.install([str(tmp_path)])
     with pytest.raises(tfgc.OptionError, match=r"'builders:layer' must return .*it is a layer: in a loop"):
         tfgc.zoo.build("builders:layer")
 

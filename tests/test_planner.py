@@ -83,7 +83,7 @@ def test_budgets_that_can_be_read(text, count):
         0.0,
         "abc",
         "-4GB",
-        "4 G",
+        "4 giga",
         "GB",
         "1,5GB",
         "nan",

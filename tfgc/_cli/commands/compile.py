@@ -6,6 +6,7 @@ import click
 
 from tfgc import _progress
 from tfgc._cli import choices, options
+from tfgc._errors import OptionError
 
 
 @click.command("compile", cls=options.Command)
@@ -20,12 +21,7 @@ from tfgc._cli import choices, options
     show_default=True,
     help="Seconds to wait for the compiler.",
 )
-@click.option(
-    "--xla-dump",
-    metavar="DIRECTORY",
-    type=click.Path(file_okay=False, writable=True),
-    help="Keep XLA's own texts of each step in folders of this directory.",
-)
+@click.option("--xla-dump", metavar="DIRECTORY", help="Keep XLA's own texts of each step in folders of this directory.")
 @options.json_option
 def command(
     network: choices.NetworkChoice,
@@ -45,6 +41,8 @@ def command(
     from tfgc._report import command_tables
 
     targets.find(target)
+    if xla_dump and os.path.isfile(xla_dump):
+        raise OptionError(f"--xla-dump {xla_dump!r} is a file: name a directory")
     compiler.check_installed()
     plan = planning.read()
     with choices.warnings_in_a_line():
