@@ -14,6 +14,7 @@ _PHASES = {
     "backward": "runs backward",
     "return": "returns its gradients",
 }
+_SEARCHED = "searched"  # an option of plans
 _COLUMNS = ("", "mode", "stores", "in place of", "run again", "nodes (how many)")
 _UNKNOWN = "Sizes are unknown, so nothing is predicted: plan with batch_size, and with input_shapes or example."
 _KEPT = " Until then everything is kept, which never needs more than plain training."
@@ -26,10 +27,12 @@ def explain(plan: Segmentation) -> str:
     again = sum(s.mode == "recompute" for s in plan.segments)
     slices = sum(s.chunks > 1 for s in plan.segments)
     confirmed = confirmation.of(plan.options)
-    settings = ", ".join(f"{k}={v!r}" for k, v in plan.options.items() if confirmed is None or k != confirmation.OPTION)
+    apart = (_SEARCHED,) if confirmed is None else (_SEARCHED, confirmation.OPTION)
+    settings = ", ".join(f"{k}={v!r}" for k, v in plan.options.items() if k not in apart)
     made = f"{plan.strategy!r} ({settings})" if settings else repr(plan.strategy)
     count = len(plan.segments)
     lines = [f"Plan by {made} for {per}: {count} segment{'s' * (count > 1)}, {again} of them recomputed."]
+    lines += searched(plan)
     if plan.outlook is None:
         lines.append(_UNKNOWN + ("" if again else _KEPT))
         return filled([*lines, ""]) + "\n" + table(_COLUMNS, _rows(plan, None), (0, 1, 5))
@@ -68,6 +71,17 @@ def explain(plan: Segmentation) -> str:
         inside = table(_COLUMNS, _rows(part, part.outlook), range(6))
         text += f"\n\n{name!r} by segments of its own, each of its calls:\n{inside}"
     return text
+
+
+def searched(plan: Segmentation) -> Iterator[str]:
+    """What the search for a plan left out."""
+    if _SEARCHED in plan.options:
+        count, known = plan.options[_SEARCHED]
+        nested = " Nested replays were left out, too." if plan.options.get("nested") is False else ""
+        yield (
+            f"With so many tensors alive side by side, the search went on from {count:,} of {known:,} partial plans: "
+            f"a better plan may exist.{nested}"
+        )
 
 
 def _outlook(plan: Segmentation, outlook: Outlook, confirmed: confirmation.Confirmation | None) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +13,21 @@ from tfgc._core.plan import Plan
 from tfgc.strategies._flat_plans import FlatPlans
 
 # A segment that grows by a node takes 15 microseconds: so many are seconds.
-_MOST_GROWN, _FEW = 300_000, 50
+_MOST_GROWN, _FEW, _VERY_FEW = 300_000, 50, 16
 
 
 def places(graph: Graph) -> list[int]:
     """All positions where a segment may start."""
     return [position for position, may_start in enumerate(Buffers.of(graph).may_start) if may_start]
+
+
+def searched(graph: Graph, limit: int, places: Sequence[int], **options: Any) -> FlatPlans:
+    """The plans with segments from some places on; if not all can be searched, from few of them.
+
+    For searches that take long for each step.
+    """
+    plans = FlatPlans(graph, limit, places, **options)
+    return FlatPlans(graph, limit, merged(graph, places, _VERY_FEW), **options) if plans.searched else plans
 
 
 def of(plan: Plan) -> list[int]:

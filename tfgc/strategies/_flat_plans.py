@@ -3,9 +3,13 @@
 A state is a position and the set of buffers that segments before it hold and that are still of use after it. A step is
 a segment that is recomputed or a node that is kept. What it needs on top of the bytes held before depends on the state
 alone.
+
+The sets of buffers double with each output, head or branch that is alive beside others. So at a position with more
+states than `_GROWN` affords, some of them are gone on from, and others left out.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,6 +20,7 @@ from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._simulate.work import node_work
+from tfgc.strategies._flat_states import State, States, members
 from tfgc.strategies._segment_costs import SegmentCost, SegmentCosts, runs_until, sliced
 
 # Pairs of a state and the row of the step taken from there
@@ -23,12 +28,9 @@ Path: TypeAlias = list[tuple[int, int]]
 # The values of `Steps` for one step
 Row: TypeAlias = tuple[int, int, int, int, float, int, int, bool]
 
-
-class State(NamedTuple):
-    """A position, and the buffers that are held there."""
-
-    position: int
-    held: frozenset[int]
+# Nodes by which segments may grow, each takes 15 microseconds; and how many states of a position segments may always
+# start in: NASNet and U-Net have up to 32.
+_GROWN, _STATES = 50_000, 32
 
 
 class Steps(NamedTuple):
@@ -65,45 +67,60 @@ class FlatPlans:
         n = len(graph)
         chosen = range(n) if places is None else frozenset(places)
         self._may_cut = [*(b.may_start[i] and i in chosen for i in range(n)), True]
-        self._live_across = [frozenset(x for x in numbers if b.size[x]) for numbers in b.live_across]
-        self.states: list[State] = []  # by number
-        self._ids: dict[State, int] = {}
-        # For each state the least bytes held there, by plans that stay under the limit so far: what they leave is all
-        # that is worth looking at. A plan that stores on the host may hold less.
-        self._least_held: list[float] = []
-        self._at: list[list[int]] = [[] for _ in range(n + 1)]  # states by position
-        self._least_held[self._id(State(0, frozenset()))] = 0
+        self._live_across = [sum(1 << x for x in numbers if b.size[x]) for numbers in b.live_across]
+        # What the least bytes held in a state leave of the limit is all that is worth looking at there.
+        self._found = found = States(b.size, n + 1, host)
         self.steps: dict[int, Steps] = {}  # from each state that some plan under the limit comes to
-        for position in range(n):
-            for state in self._at[position]:
-                if self._least_held[state] < np.inf:
-                    self.steps[state] = self._steps_from(state)
         # For each state after the last node, the bytes that the loss needs on top of those held.
         self.ends: dict[int, int] = {}
-        for state in self._at[n]:
-            held = self.states[state].held
-            self.ends[state] = b.loss_bytes + sum(b.size[x] for x in b.graph_outputs if x not in held)
+        grown = 0
+        # Nodes that the segments from one state grow by, and those from one state of each position behind as well.
+        grows = [1 + may_cut * (n - i) for i, may_cut in enumerate(self._may_cut)]
+        left = list(itertools.accumulate(reversed(grows)))[::-1]
+        for position in range(n):
+            for state in found.chosen(position, max(_STATES, (_GROWN - grown) // left[position])):
+                self.steps[state] = self._steps_from(state)
+                grown += grows[position]
+        for state in found.chosen(n, max(_STATES, _GROWN - grown)):
+            outside = (b.size[x] for x in b.graph_outputs if not found.all[state].held >> x & 1)
+            self.ends[state] = b.loss_bytes + sum(outside)
+        # What options of plans say if states were left out: how many were gone on from, of how many.
+        self.searched: dict[str, list[int]] = {}
+        self.states = found.all
+        if found.left_out:
+            count = len(self.steps) + len(self.ends)
+            self.searched = {"searched": [count, count + found.left_out]}
+            self._drop_dead_ends()
 
-    def _id(self, state: State) -> int:
-        if state not in self._ids:
-            self._ids[state] = len(self.states)
-            self._least_held.append(0 if self._host else np.inf)
-            self._at[state.position].append(len(self.states))
-            self.states.append(state)
-        return self._ids[state]
+    def _drop_dead_ends(self) -> None:
+        """Number those states anew from which an end is reached, and drop others, and steps to them."""
+        alive = np.zeros(len(self.states), bool)
+        alive[[0, *self.ends]] = True
+        for state, steps in reversed(self.steps.items()):
+            alive[state] |= alive[steps.target].any()
+        number = np.cumsum(alive) - 1
+        self.states = [self.states[state] for state in np.flatnonzero(alive)]
+        self.ends = {int(number[state]): need for state, need in self.ends.items()}
+        known, self.steps = self.steps, {}
+        for state, steps in known.items():
+            rows = alive[steps.target]
+            if rows.any():
+                others: list[Any] = [column[rows] for column in steps[1:]]
+                self.steps[int(number[state])] = Steps(number[steps.target[rows]], *others)
 
     def _steps_from(self, number: int) -> Steps:
-        state, room = self.states[number], self.limit - self._least_held[number]
-        rows = [self._keep(state)]
+        state, room = self._found.all[number], self.limit - self._found.held[number]
+        held = frozenset(members(state.held))
+        rows = [self._keep(state, held)]
         if self._may_cut[state.position]:
-            for segment in self._costs.sweep(state.position, state.held, room):
+            for segment in self._costs.sweep(state.position, held, room):
                 if self._may_cut[segment.end]:
                     rows += self._stored(state, segment, room)
             if self._slices > 1:
-                rows += self._in_slices(state, room)
-        for target, need, _, added, *_ in rows:
+                rows += self._in_slices(state, held, room)
+        for target, need, _, added, work, *_ in rows:
             if need <= room:
-                self._least_held[target] = min(self._least_held[target], self._least_held[number] + added)
+                self._found.reach(target, number, need, added, work)
         return Steps(*(np.array(column) for column in zip(*rows)))
 
     def _stored(self, state: State, segment: SegmentCost, room: float) -> Iterator[Row]:
@@ -111,16 +128,16 @@ class FlatPlans:
         most, back, added = max(segment.forward_peak, segment.replay_peak), segment.replay_peak, segment.captured_bytes
         if most > room:
             return
-        target = self._id(State(segment.end, (state.held | segment.inputs) & self._live_across[segment.end]))
+        target = self._found.number(segment.end, (state.held | segment.inputs) & self._live_across[segment.end])
         yield target, most, back, added, segment.work, segment.slices, 0, segment.selective
-        host = sum(self._buffers.size[x] for x in segment.inputs)
-        if self._host and host:
-            target = self._id(State(segment.end, state.held & self._live_across[segment.end]))
+        host = sum(self._buffers.size[x] for x in members(segment.inputs)) if self._host else 0
+        if host:
+            target = self._found.number(segment.end, state.held & self._live_across[segment.end])
             yield target, most, back, added - host, segment.work, segment.slices, host, segment.selective
 
-    def _in_slices(self, state: State, room: float) -> Iterator[Row]:
+    def _in_slices(self, state: State, held: frozenset[int], room: float) -> Iterator[Row]:
         """The steps over segments that run in slices."""
-        b, (start, held), k = self._buffers, state, self._slices
+        b, start, k = self._buffers, state.position, self._slices
         live = self._costs.live(start, held)
         for segment in self._costs.sweep(start, held, k * room, takes_over=False):
             if segment.end > self._sliceable_until[start]:
@@ -129,17 +146,17 @@ class FlatPlans:
                 work = sum(self._forward_work[i] for i in b.replayed(range(start, segment.end)))
                 yield from self._stored(state, sliced(b, start, live, segment, k, work), room)
 
-    def _keep(self, state: State) -> Row:
+    def _keep(self, state: State, held: frozenset[int]) -> Row:
         """The step over one node that is kept, as the values of `Steps`."""
-        b, (position, held) = self._buffers, state
+        b, position = self._buffers, state.position
         new = [x for x in b.saved[position] if x not in held]
         added = sum(b.size[x] for x in new) + b.internal_bytes[position]
         need, back = self._costs.live(position, held) + self._costs.saving_peak[position], 0
         gradient_bytes = b.gradient_bytes_at[position]
         if gradient_bytes is not None:
             back = added + gradient_bytes + b.backward_peak[position]
-        after = (held | frozenset(x for x in new if b.size[x])) & self._live_across[position + 1]
-        return self._id(State(position + 1, after)), max(need, back), back, added, 0, 0, 0, False
+        after = (state.held | sum(1 << x for x in new if b.size[x])) & self._live_across[position + 1]
+        return self._found.number(position + 1, after), max(need, back), back, added, 0, 0, 0, False
 
     def path(self, row_at: Callable[[int], int]) -> Path:
         """The path of a whole plan that takes this row of the steps at each state."""

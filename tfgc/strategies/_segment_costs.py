@@ -23,7 +23,7 @@ class SegmentCost(NamedTuple):
     forward_peak: int  # most bytes at once in the first pass
     replay_peak: int  # most bytes at once in the replay and its backward pass
     captured_bytes: int  # bytes of its inputs, and of the small results that the replay takes over
-    inputs: frozenset[int]
+    inputs: int  # buffers, as the bits of a number
     work: float  # work of the replay's forward part
     selective: bool = False  # whether the replay takes over dear products as well
     slices: int = 1  # of the batch, in which it runs
@@ -89,7 +89,7 @@ class _GrowingSegment:
     ) -> None:
         self._buffers = b = costs.buffers
         self._start, self._held = start, held
-        self._inputs: frozenset[int] = frozenset()
+        self._inputs = 0  # as the bits of a number
         self._input_bytes = self._result_bytes = self._product_bytes = 0
         self._first_pass = FirstPass(b, costs.forward_peak, live, start, held)
         self._replay = Replay(b, peaks, costs.work, start, costs.selective_peak, costs.selective_work)
@@ -132,8 +132,8 @@ class _GrowingSegment:
 
     def _use(self, number: int, at: int) -> int:
         """Read a buffer that is not held at node `at` of the replay; return the first node where more is alive."""
-        if self._buffers.producer[number] < self._start and number not in self._inputs:
-            self._inputs |= {number}
+        if self._buffers.producer[number] < self._start and not self._inputs >> number & 1:
+            self._inputs |= 1 << number
             self._input_bytes += self._buffers.size[number]
             self._first_pass.capture(number)
         return self._replay.use(number, at)

@@ -3,6 +3,7 @@
 Each peak is also that of the segment as a selective one, which stores dear products from its first pass on.
 """
 
+import itertools
 from collections.abc import Sequence
 
 from tfgc._core.buffers import Buffers
@@ -17,7 +18,10 @@ class FirstPass:
         self._size, self._last_read, self._forward_peak = b.size, b.last_read, forward_peak
         self._result_bytes, self._product_bytes = b.result_bytes, b.selective_before
         self._live, self._start = live, start
-        self._held = [(b.last_read[x], b.size[x]) for x in held if b.last_read[x] >= start]
+        self._held = [0] * (len(b.graph) + 1)  # bytes of held buffers that nodes from each one on read
+        for x in held:
+            self._held[b.last_read[x]] += b.size[x]
+        self._held = list(itertools.accumulate(reversed(self._held)))[::-1]
         self._staying: list[int] = []  # for each node, bytes of captured inputs after their last use
         self._staying_now = 0
         self._last_uses: dict[int, int] = {}  # bytes of captured inputs, by the position after their last use
@@ -40,9 +44,7 @@ class FirstPass:
             self.run(node)
 
     def run(self, node: int) -> None:
-        alive = self._live[node] + self._staying[node - self._start]
-        if self._held:
-            alive -= sum(size for last, size in self._held if last >= node)
+        alive = self._live[node] + self._staying[node - self._start] - self._held[node]
         need = alive + self._forward_peak[node]
         products = self._product_bytes[node] - self._product_bytes[self._start]
         self.peak, self.selective_peak = max(self.peak, need), max(self.selective_peak, need + products)

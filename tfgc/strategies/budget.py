@@ -10,7 +10,8 @@ far above it. So in graphs of many positions they are made for budgets up to 1.3
 Exact for graphs of few positions and small byte counts. Segments of nested plans start at `positions` places at most,
 those of others at four times as many, and at fewer if a graph has so many states that planning would take long:
 neighbours are merged first, where the cut between them is large. The plan's options then say `coarsened`, and its
-outlook bounds the gap: no plan of that peak has less overhead than `least_overhead`.
+outlook bounds the gap: no plan of that peak has less overhead than `least_overhead`. Where `_flat_plans` affords a part
+of the states alone, they say which part was `searched`, and nested plans, of which there are many more, are left out.
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ from tfgc.strategies import _cut_places
 from tfgc.strategies._flat_paths import front, spread
 from tfgc.strategies._flat_plans import FlatPlans
 from tfgc.strategies._frontier import Frontier
-from tfgc.strategies._nested_plans import NestedPlans
+from tfgc.strategies._nested_plans import NestedPlans, TooManyPasses
 
 # Plans that are judged: over all of the front and of its lower end, and the same in slices.
 _CANDIDATES, _LOW_CANDIDATES = 128, 32
@@ -81,16 +82,19 @@ def frontier(
     plain, most = Plan.from_cuts(graph, [], strategy="budget"), outlooks.plain_peak(graph)
     places = _cut_places.places(graph)
     chosen = _cut_places.merged(graph, places, positions)
-    given: dict[str, int] = {} if nested else {"nested": False}
+    starts = _cut_places.affordable(graph, places, most, 4 * positions)
+    flat = FlatPlans(graph, most, starts)
+    nested = nested and not flat.searched
+    given: dict[str, Any] = {} if nested else {"nested": False}
 
-    def coarsened(at: Sequence[int]) -> dict[str, int]:
+    def coarsened(at: Sequence[int]) -> dict[str, Any]:
         return {**given, "coarsened": len(at)} if len(at) < len(places) else given
 
-    starts = _cut_places.affordable(graph, places, most, 4 * positions)
-    plans = [plain, *_without_nesting(FlatPlans(graph, most, starts), most, coarsened(starts))]
+    of_flat = coarsened(starts) | flat.searched
+    plans = [plain, *_without_nesting(flat, most, of_flat)]
     if len(graph) <= _SMALL:
         optimal = strategies.get("optimal")(graph)
-        plans.append(dataclasses.replace(optimal, strategy="budget", options=coarsened(starts)))
+        plans.append(dataclasses.replace(optimal, strategy="budget", options=of_flat))
     options = coarsened(chosen)
     if slices > 1:
         plans += _in_slices(graph, chosen, most, {**options, "slices": slices})
@@ -108,7 +112,7 @@ def frontier(
 
 
 def _without_nesting(
-    plans: FlatPlans, most: int, options: dict[str, int], over_all: int = _CANDIDATES, low_end: int = _LOW_CANDIDATES
+    plans: FlatPlans, most: int, options: dict[str, Any], over_all: int = _CANDIDATES, low_end: int = _LOW_CANDIDATES
 ) -> Iterator[Plan]:
     """Plans from the least peak to `most`; the lower end once more, where memory is counted in smaller slots."""
     paths = front(plans, most)
@@ -118,16 +122,21 @@ def _without_nesting(
             yield plans.plan(path, strategy="budget", options=options)
 
 
-def _nested(graph: Graph, places: Sequence[int], most: int, options: dict[str, int]) -> Iterator[Plan]:
+def _nested(graph: Graph, places: Sequence[int], most: int, options: dict[str, Any]) -> Iterator[Plan]:
     """Plans with nested replays, from the least peak to `most`."""
-    found = NestedPlans(graph, places, most)
+    try:
+        found = NestedPlans(graph, places, most)
+    except TooManyPasses:
+        fewer = _cut_places.merged(graph, places, len(places) // 2)
+        yield from _nested(graph, fewer, most, options | {"coarsened": len(fewer)})
+        return
     for slot in spread(found.front(), _CANDIDATES):
         yield Plan.from_pieces(graph, found.pieces(slot), strategy="budget", options=options)
 
 
-def _in_slices(graph: Graph, places: Sequence[int], most: int, options: dict[str, int]) -> Iterator[Plan]:
+def _in_slices(graph: Graph, places: Sequence[int], most: int, options: dict[str, Any]) -> Iterator[Plan]:
     """Plans of which some segments run in slices, from the least peak to `most`."""
     least = strategies.get("optimal")(graph, slices=options["slices"])
     yield dataclasses.replace(least, strategy="budget", options=options)
     plans = FlatPlans(graph, most, places, options["slices"])
-    yield from _without_nesting(plans, most, options, _SLICED_CANDIDATES, _LOW_SLICED_CANDIDATES)
+    yield from _without_nesting(plans, most, options | plans.searched, _SLICED_CANDIDATES, _LOW_SLICED_CANDIDATES)

@@ -18,7 +18,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import check_int
 from tfgc._simulate import outlooks
 from tfgc.strategies import _cut_places
-from tfgc.strategies._flat_plans import FlatPlans, Path
+from tfgc.strategies._flat_plans import Path
 from tfgc.strategies._frontier import Frontier
 from tfgc.strategies._host_memory import HostMemory
 from tfgc.strategies._host_plans import HostPlans
@@ -66,29 +66,27 @@ def frontier(
 ) -> Frontier:
     """The plans from the least peak to the plain step."""
     host, slices = HostMemory.of(graph, host_budget, bandwidth, speed), check_int("slices", slices)
-    plans, coarsened = _found(graph, host, slices, check_int("positions", positions))
-    if coarsened and slices > 1:  # Slices add labels, and what is thinned out may be better.
+    plans, left_out = _found(graph, host, slices, check_int("positions", positions))
+    if left_out and slices > 1:  # Slices add labels, and what is thinned out may be better.
         plans += _found(graph, host, 1, positions)[0]
     plans.append(Plan.from_cuts(graph, [], strategy="hybrid"))
-    options = {**host.options, **({} if slices == 1 else {"slices": slices})}
-    if coarsened:
-        options["coarsened"] = coarsened
+    options = {**host.options, **({} if slices == 1 else {"slices": slices}), **left_out}
     plans = [dataclasses.replace(each, strategy="hybrid", options=options, link=host.link) for each in plans]
     return Frontier(graph, (each for each in plans if host.allows(graph, each)))
 
 
-def _found(graph: Graph, host: HostMemory, slices: int, positions: int) -> tuple[list[Plan], int | None]:
-    """The plans of least work at each budget, or at some, and that of least peak; how many places, if not all."""
+def _found(graph: Graph, host: HostMemory, slices: int, positions: int) -> tuple[list[Plan], dict[str, Any]]:
+    """The plans of least work at each budget, or at some, and that of least peak; what options say if not all are."""
     places, chosen, optimal = _cut_places.with_optimal(graph, positions, slices)
     most, (floor, _) = outlooks.plain_peak(graph), outlooks.floor(graph)
-    found = HostPlans(FlatPlans(graph, most, chosen, slices, host=True), host)
+    found = HostPlans(_cut_places.searched(graph, most, chosen, slices=slices, host=True), host)
     least = found.least_peak(max(1, floor // slices), most)
     states = len(found.plans.states)
     some = _OF_SMALL if states <= _SMALL else _OF_LARGE
     paths = _every(found, most) if states <= _ALL else map(found.cheapest, np.geomspace(least, most, some).astype(int))
     plans = [found.plans.plan(path, strategy="hybrid") for path in paths if path is not None]
-    coarsened = len(chosen) if len(chosen) < len(places) or found.pruning.thinned else None
-    return [*plans, optimal], coarsened
+    coarsened = {"coarsened": len(chosen)} if len(chosen) < len(places) or found.pruning.thinned else {}
+    return [*plans, optimal], coarsened | found.plans.searched
 
 
 def _every(found: HostPlans, most: int) -> Iterator[Path]:

@@ -7,6 +7,7 @@ it ends. Exact where the gap is 0, for a budget in buffers; `tfgc.plan` tries bu
 allocator can serve the plan, too.
 """
 
+import dataclasses
 import numbers
 from typing import Any
 
@@ -17,6 +18,7 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError, TfgcError
 from tfgc._simulate import simulator
+from tfgc.strategies import _cut_places
 from tfgc.strategies._flat_paths import least_peak
 from tfgc.strategies._flat_plans import FlatPlans, Path, Steps
 
@@ -40,13 +42,16 @@ def plan(graph: Graph, *, budget: int, time_limit: float = 60) -> Plan:
         from scipy import optimize, sparse
     except ImportError as error:
         raise TfgcError('strategy "ilp" needs SciPy: pip install "tfgc[ilp]"') from error
-    plans = FlatPlans(graph, budget)
+    plans = _cut_places.searched(graph, budget, _cut_places.places(graph))
     least = least_peak(plans)
     if least is None:
-        prediction = simulator.predict(graph, strategies.get("optimal")(graph))
-        raise InfeasibleBudgetError(budget, prediction.peak_bytes, prediction.node)
+        optimal = strategies.get("optimal")(graph)
+        prediction = simulator.predict(graph, optimal)
+        if prediction.peak_bytes > budget:
+            raise InfeasibleBudgetError(budget, prediction.peak_bytes, prediction.node)
+        return dataclasses.replace(optimal, strategy="ilp", options={"gap": None, **optimal.options})
     path, gap = _solved(optimize, sparse, plans, time_limit)
-    return plans.plan(path or least, strategy="ilp", options={"gap": gap})
+    return plans.plan(path or least, strategy="ilp", options={"gap": gap, **plans.searched})
 
 
 def _solved(optimize: Any, sparse: Any, plans: FlatPlans, time_limit: float) -> tuple[Path | None, float | None]:

@@ -13,7 +13,6 @@ from tfgc._core.plan import Plan
 from tfgc._errors import check_int
 from tfgc._simulate import outlooks, simulator
 from tfgc.strategies import _cut_places
-from tfgc.strategies._flat_plans import FlatPlans
 from tfgc.strategies._frontier import Frontier
 from tfgc.strategies._host_memory import HostMemory
 from tfgc.strategies._host_plans import HostPlans
@@ -45,10 +44,10 @@ def plan(
     host = HostMemory.of(graph, host_budget, bandwidth, speed)
     places, chosen, optimal = _cut_places.with_optimal(graph, check_int("positions", positions))
     most, (floor, _) = simulator.predict(graph, optimal).peak_bytes, outlooks.floor(graph)
-    plans = FlatPlans(graph, most, chosen, host=True)
+    plans = _cut_places.searched(graph, most, chosen, host=True)
     found = HostPlans(plans, host, hidden=True)
     least = found.least_peak(floor, most)
-    options = {**host.options, **({"coarsened": len(chosen)} if len(chosen) < len(places) else {})}
+    options = {**host.options, **({"coarsened": len(chosen)} if len(chosen) < len(places) else {}), **plans.searched}
 
     def held_to(each: Plan) -> Plan | None:
         each = dataclasses.replace(each, strategy="offload", options=options, link=host.link)

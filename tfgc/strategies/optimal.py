@@ -14,10 +14,12 @@ XLA lays out all buffers in one heap, with gaps between them. For it the plan of
 whose peak is at most a tenth above the least.
 
 Where many branches run side by side, as in MIRNet, the sets of buffers held are too many to look at all of them. Then
-segments start at 100 places alone, chosen as by `budget`, and the plan's options say `coarsened`.
+segments start at 100 places alone, chosen as by `budget`, and the plan's options say `coarsened`. If that is still more
+than `_flat_plans` affords, they say which part of the sets was `searched`.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from tfgc import strategies
 from tfgc._core.graph import Graph
@@ -26,7 +28,7 @@ from tfgc._errors import check_int
 from tfgc._simulate import simulator
 from tfgc.strategies import _cut_places
 from tfgc.strategies._flat_paths import front, least_peak, least_peak_bytes, spread
-from tfgc.strategies._flat_plans import FlatPlans, Path
+from tfgc.strategies._flat_plans import FlatPlans
 from tfgc.strategies._frontier import Frontier
 
 _PLACES = 100
@@ -59,16 +61,22 @@ def plan(graph: Graph, *, slices: int = 1) -> Plan:
     limit, cuts = min(simple)
     # The simple plan of least peak stays among the plans.
     chosen = sorted({*_cut_places.merged(graph, places, _PLACES), *cuts})
-    plans, options = FlatPlans(graph, limit, chosen), {"coarsened": len(chosen)}
-    if len(plans.states) <= _MOST_STATES:
-        options = {}
-        if len(chosen) < len(places):
-            plans = FlatPlans(graph, int(least_peak_bytes(plans)))
+    plans = FlatPlans(graph, limit, chosen)
+    options: dict[str, Any] = {} if len(chosen) == len(places) else {"coarsened": len(chosen)}
+    if options and len(plans.states) <= _MOST_STATES and not plans.searched:
+        finer = FlatPlans(graph, int(least_peak_bytes(plans)))
+        if not finer.searched:
+            plans, options = finer, {}
     candidates = [plans]
     if slices > 1:
         options["slices"] = slices
         candidates.append(FlatPlans(graph, limit, chosen, slices))
-    found = (each.plan(_path(each), strategy="optimal", options=options) for each in candidates)
+    for each in candidates:
+        options |= each.searched
+    paths = ((each, least_peak(each)) for each in candidates)
+    found = [each.plan(path, strategy="optimal", options=options) for each, path in paths if path is not None]
+    if "searched" in options:  # The simple plan may be among what was left out.
+        found.append(Plan.from_cuts(graph, cuts, strategy="optimal", options=options))
     best = Frontier(graph, found).plans[0]
     return _of_least_heap(graph, best, chosen) if graph.xla else best
 
@@ -82,12 +90,6 @@ def _of_least_heap(graph: Graph, best: Plan, places: Sequence[int]) -> Plan:
         plans += [near.plan(path, strategy="optimal", options=best.options) for path in paths]
     steps = [simulator.estimate(graph, each, 0) for each in plans]
     return min(zip(steps, plans), key=lambda pair: (pair[0].needed_bytes, pair[0].work))[1]
-
-
-def _path(plans: FlatPlans) -> Path:
-    path = least_peak(plans)
-    assert path is not None  # At the least the simple plan is under the limit.
-    return path
 
 
 def _counts(n: int) -> list[int]:
