@@ -638,7 +638,7 @@ def test_zoo_networks_have_the_layers_they_are_named_for():
     for name, message in [
         ("samplecnn", "did you mean 'sample_cnn'"),
         ("big_cnn(a)", r"no network 'big_cnn\(a\)'"),
-        ("big_cnn(1, 2, 3, 4)", "too many positional"),
+        ("big_cnn(1, 2, 3, 4)", "it takes at most 3"),
         ("resnet50(1)", "only tfgc's own"),
         ("none.keras", "no file 'none.keras'"),
     ]:
