@@ -78,10 +78,8 @@ def searched(plan: Segmentation) -> Iterator[str]:
     if _SEARCHED in plan.options:
         count, known = plan.options[_SEARCHED]
         nested = " Nested replays were left out, too." if plan.options.get("nested") is False else ""
-        yield (
-            f"With so many tensors alive side by side, the search went on from {count:,} of {known:,} partial plans: "
-            f"a better plan may exist.{nested}"
-        )
+        words = "With so many tensors alive side by side, the search went on from"
+        yield f"{words} {count:,} of {known:,} partial plans: a better plan may exist.{nested}"
 
 
 def _outlook(plan: Segmentation, outlook: Outlook, confirmed: confirmation.Confirmation | None) -> Iterator[str]:
