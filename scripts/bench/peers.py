@@ -56,13 +56,13 @@ def measure(network, image_size, batch_size, way, mode, steps):
 
 
 def _built(network, image_size):
-    keras.utils.clear_session()
     keras.utils.set_random_seed(0)
     return tfgc.zoo.build(network, image_size)
 
 
 def _training(build, batch_size, way, mode):
     """A model, and a function that trains it for a step on noise, by one of the ways to recompute."""
+    keras.utils.clear_session()
     with build_scope(way, build):
         model = build()
     call = wrap_call(way, model)
@@ -94,6 +94,7 @@ def build_scope(way, build):
     settings = dict(REMAT[way])
     if settings["mode"] == "list_of_layers":
         settings["layer_names"] = [layer.name for layer in build().layers if layer.weights]
+        keras.utils.clear_session()
     return keras.RematScope(**settings)
 
 
