@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# Run the fast suite in N shuffled orders (default 10), each in a fresh clone with its own environment:
+# Run the fast suite in N shuffled orders (default 10), each in a fresh clone with its own environment (3.1 GB, deleted after
+# the run), or all with the one in VENV, in which tfgc is then that of the last clone:
 #   scripts/shuffled.sh [N [FIRST_SEED]]
 # Prints a line for each run: seed, counts of passed and failed tests, time, and below it the failed tests. Keeps the output.
 set -euo pipefail
 runs=${1:-10} first=${2:-1}
 root=$(cd "$(dirname "$0")/.." && pwd)
 folder=$(mktemp -d)
+[[ ${VENV:-/} = /* ]] || export VENV=$PWD/$VENV
+echo "installing TensorFlow, Keras and what the extra 'dev' of tfgc needs into ${VENV:-each clone in $folder}: about 3.1 GB" >&2
 failures=0
 for ((seed = first; seed < first + runs; seed++)); do
   clone=$folder/$seed log=$folder/$seed.log
