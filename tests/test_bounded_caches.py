@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import fresh, noise
+from models import Subclassed, built
 from tensorflow.python.framework.func_graph import FuncGraph
 
 import tfgc
 from tfgc import Plan
 from tfgc._core.recently_used import RecentlyUsed
+from tfgc._framework import keras_models
 from tfgc._replay import forward_backward, known_calls
 from tfgc._tracing import keras_graph
 from tfgc._training import first_call, following_step, stand_ins
@@ -260,3 +262,131 @@ def test_the_graph_of_a_step_goes_with_the_step(nested):
     del step
     gc.collect()
     assert graph() is None
+
+
+def in_a_function(step):
+    return tf.function(step, autograph=False)
+
+
+def in_fit(model, **options):
+    tfgc.enable(model, verbose=0, **options).fit(noise(512, 8), noise(512, 4), batch_size=256, verbose=0)
+    return model
+
+
+def in_a_loop(model, wrap, **options):
+    tfgc.enable(model, verbose=0, **options)
+    optimizer = keras.optimizers.SGD()
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True) ** 2)
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+    wrap(step)(noise(256, 8))
+    return model
+
+
+def in_a_gan():
+    class Gan(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.generator, self.critic = deep(), deep(4)
+
+        def train_step(self, data):
+            for part in (self.generator, self.critic):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(self.critic(self.generator(data[0], training=True), training=True))
+                self.optimizer.apply(tape.gradient(loss, part.trainable_variables), part.trainable_variables)
+            return {"loss": loss}
+
+    model = Gan()
+    model.compile(keras.optimizers.SGD())
+    model.optimizer.build([*model.generator.trainable_variables, *model.critic.trainable_variables])
+    for part in (model.generator, model.critic):
+        tfgc.enable(part, verbose=0, strategy="sqrt")
+    model.fit(noise(8, 8), noise(8, 4), batch_size=4, verbose=0)
+    return model
+
+
+def by_train_step():
+    model = deep()
+    plan = tfgc.plan(model, 4, strategy="sqrt")
+    tfgc.train_step(model, keras.losses.MeanSquaredError(), "adam", plan=plan)(noise(4, 8), noise(4, 4))
+    return model
+
+
+def by_verify():
+    model = deep()
+    assert tfgc.verify(model, tfgc.plan(model, 4, strategy="sqrt"), (noise(4, 8), noise(4, 4)))
+    return model
+
+
+def of_recomputed_methods():
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.last = deep(), L.Dense(4)
+            self.first, self.second = tfgc.recompute(self.inner), tfgc.recompute(self.end)
+
+        def end(self, x):
+            return self.last(tf.nn.gelu(x))
+
+        def call(self, x):
+            return self.second(self.first(x))
+
+    model = Model()
+    model.compile("sgd", "mse")
+    model.fit(noise(8, 8), noise(8, 4), batch_size=4, verbose=0)
+    return model
+
+
+def deep(width=8):
+    model = keras.Sequential([keras.Input((width,)), *[L.Dense(width, "silu") for _ in range(4)], L.Dense(4)])
+    model.compile("adam", "mse")
+    return model
+
+
+def subclassed():
+    model = built(Subclassed, noise(4, 8))()
+    model.compile("adam", "mse")
+    return model
+
+
+WAYS = {
+    "fit": lambda: in_fit(deep(), strategy="sqrt"),
+    "fit, a budget": lambda: in_fit(deep(), budget="95%"),
+    "fit, by calls": lambda: in_fit(subclassed()),
+    "fit, out of memory": lambda: in_fit(deep(), strategy="sqrt", on_oom="replan"),
+    "disable": lambda: tfgc.disable(in_fit(deep(), strategy="sqrt")),
+    "function": lambda: in_a_loop(deep(), in_a_function, strategy="sqrt"),
+    "function, by calls": lambda: in_a_loop(subclassed(), in_a_function),
+    "eager": lambda: in_a_loop(deep(), lambda step: step, strategy="sqrt"),
+    "train_step": by_train_step,
+    "verify": by_verify,
+    "parts": in_a_gan,
+    "recompute": of_recomputed_methods,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_model_that_is_deleted_is_freed(way):
+    """TensorFlow keeps the graph of each step in which an optimizer of Keras applies gradients."""
+    model = WAYS[way]()
+    alive = {layer.path: weakref.ref(layer) for layer in keras_models.layers_inside(model)}
+    del model
+    keras.utils.clear_session(free_memory=False)
+    gc.collect()
+    assert [path for path, layer in alive.items() if layer() is not None] == []
+
+
+def test_a_function_outlives_the_model_that_it_recomputes():
+    def traced():
+        model = tfgc.enable(deep(), verbose=0, strategy="sqrt")
+        function = in_a_function(lambda x: model(x, training=True)).get_concrete_function(noise(4, 8))
+        return function, model.variables, model(noise(4, 8), training=True)
+
+    run, _, wanted = traced()
+    gc.collect()
+    np.testing.assert_allclose(run(noise(4, 8)), wanted, rtol=1e-6)
+    with tf.GradientTape(), pytest.raises(TypeError, match="whose model is gone"):
+        run(noise(4, 8))

@@ -18,6 +18,8 @@ _IDENTITY = frozenset(
 
 # Where an enabled layer keeps methods that a user had put on the object. Neither Keras nor tfgc takes it for a setting.
 BEFORE = "_self_methods_before"
+# The attribute with what graphs in which a layer was recomputed need for gradients, by graph.
+TRACES = "_self_traces"
 
 call_with_training = functional.operation_fn
 unpack_singleton = functional.unpack_singleton

@@ -162,7 +162,7 @@ class RecomputedBlock(_Block):
     def _differentiate(self, recomputation: TwoRuns, call: Call, inputs: Inputs, is_new: bool) -> Any:
         if recomputation.records_nothing:
             run = recomputation.unrecorded(inputs.tensors)
-            return run.finish(replayed_gradients.attach(run, recomputation, inputs))
+            return run.finish(replayed_gradients.attach(run, recomputation, inputs, self.calls.function.owner))
         # No eager tape may store anything of this run. In a graph tf.vectorized_map needs the plain gradient.
         run = recomputation.forward(_stopped(inputs.tensors, () if tf.executing_eagerly() else inputs.sources))
         if private_api.has_tangents(run.tensors):
@@ -170,7 +170,7 @@ class RecomputedBlock(_Block):
         if not is_new and private_api.is_recorded(run.tensors):
             # Although every argument was stopped: it closes over a tensor or variable that it did not before.
             recomputation = self.calls.look(call)
-        return run.finish(replayed_gradients.attach(run, recomputation, inputs))
+        return run.finish(replayed_gradients.attach(run, recomputation, inputs, self.calls.function.owner))
 
 
 def _stopped(inputs: Sequence[tf.Tensor], sources: Collection[int]) -> list[tf.Tensor]:

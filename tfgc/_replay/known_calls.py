@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
@@ -47,6 +48,7 @@ class Function:
     holds_tensors: Callable[[], bool] | None = None  # whether a layer holds tensors of a trace that it put aside
     on_host: tuple[int, ...] = ()  # positions of the arguments that wait for the replay in the host's memory
     trained: Trained = dataclasses.field(default_factory=Trained)  # variables, in this block and others of a model
+    owner: keras.Layer | None = None  # the layer or model that it belongs to, which holds what graphs need of it
 
 
 @dataclasses.dataclass(frozen=True)

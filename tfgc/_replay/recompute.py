@@ -60,12 +60,14 @@ def recompute(fn: Callable) -> Callable:
     if isinstance(fn, keras.Layer):
         check_backend(f"{fn.name!r}")
     name = getattr(fn, "name", getattr(fn, "__name__", type(fn).__name__))
+    owner = getattr(fn, "__self__", fn)
+    options: dict[str, Any] = {"name": name, "owner": owner if isinstance(owner, keras.Layer) else None}
     if isinstance(fn, keras.Layer):
         settings = layer_settings.Settings([fn])
         # Not the layer itself, whose attributes the decorator would copy.
-        run = block(settings.watched()(lambda *args, **kwargs: fn(*args, **kwargs)), name=name, settings=settings)
+        run = block(settings.watched()(lambda *args, **kwargs: fn(*args, **kwargs)), **options, settings=settings)
     else:
-        run = block(fn, name=name)
+        run = block(fn, **options)
 
     # Keras layers are callables whose attributes are not a function's.
     @functools.wraps(fn, assigned=("__doc__", "__name__", "__module__"), updated=())

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from tfgc._framework import (
     weight_gradients,
     xla_gradients,
 )
+from tfgc._framework.keras_models import TRACES
 from tfgc._pure import replay_checksums
 from tfgc._pure.functional import Run
 from tfgc._replay import fence
@@ -60,8 +62,8 @@ def sources(inputs: Sequence[tf.Tensor], n_arguments: int, asked_for: Sequence[b
     return [i for i, x in enumerate(inputs) if flows[i] and (x.dtype.is_floating or x.dtype.is_complex)]
 
 
-def attach(run: Run, recomputation: TwoRuns, given: Inputs) -> list[tf.Tensor]:
-    """The tensors of `run`, with gradients that come from a replay."""
+def attach(run: Run, recomputation: TwoRuns, given: Inputs, owner: keras.Layer | None) -> list[tf.Tensor]:
+    """The tensors of `run`, with gradients that come from a replay; in a graph for as long as the `owner` lives."""
     effects, positions = recomputation.effects, run.differentiable
     arguments = [given.handles.get(i, given.tensors[i]) for i in given.sources]
     arguments += [*effects.captured, *(tf.convert_to_tensor(v) for v in effects.variables)]
@@ -69,7 +71,7 @@ def attach(run: Run, recomputation: TwoRuns, given: Inputs) -> list[tf.Tensor]:
         return run.tensors
     if not tf.executing_eagerly():
         waiting_updates.wait_in_this_graph()
-    tensors, replay = list(run.tensors), _Replay(run, recomputation, given)
+    tensors, replay = list(run.tensors), _Replay(run, recomputation, given, owner)
     results = fence.in_memory([tensors[i] for i in positions])
     made = graph_gradients.attached(results, arguments, replay.backward, replay.asked)
     for i, tensor in zip(positions, made):
@@ -80,7 +82,7 @@ def attach(run: Run, recomputation: TwoRuns, given: Inputs) -> list[tf.Tensor]:
 class _Replay:
     """What a tape keeps of a first run: all that its replay needs, and none of its results."""
 
-    def __init__(self, run: Run, recomputation: TwoRuns, given: Inputs) -> None:
+    def __init__(self, run: Run, recomputation: TwoRuns, given: Inputs, owner: keras.Layer | None) -> None:
         inputs, sources, on_host, self._frozen, handles = given
         self._read = [i for i in sources if i in handles]
         self._reads = variable_reads.Reads([handles[i] for i in self._read]) if self._read else None
@@ -94,12 +96,26 @@ class _Replay:
         self._host = HostInputs(inputs, on_host, recomputation.name) if on_host else None
         held = [] if self._host is not None and tf.executing_eagerly() else inputs
         backlog = weight_gradients.backlog()
-        self._first = FirstRun(held, sources, run.without_tensors(), run.draws, run.results, doubtful, backlog)
-        self._recomputation, self._checksums = recomputation, run.checksums
+        outline = dataclasses.replace(run.without_tensors(), loss_layers=[])
+        self._first = FirstRun(held, sources, outline, run.draws, run.results, doubtful, backlog)
+        self._name, self._checksums = recomputation.name, run.checksums
+        self._held: Callable[[], TwoRuns | None] = lambda: recomputation
+        if owner is not None and not tf.executing_eagerly():
+            self._held = _held_by(owner, recomputation)
         self._number = next(replay_order.numbers)
         self._made = None if tf.executing_eagerly() else run.tensors[run.differentiable[0]].op
         self._captures = graph_building.captures_so_far()
         self.asked: set[int] = set()
+
+    @property
+    def _recomputation(self) -> TwoRuns:
+        held = self._held()
+        if held is None:
+            raise UnsupportedModelError(
+                f"{self._name} was recomputed in a tf.function whose model is gone, and with it what was to run again: "
+                "keep the model for as long as gradients go through that function"
+            )
+        return held
 
     def backward(self, *upstream: tf.Tensor) -> Any:
         """The gradients of the arguments of `attached`, given those of its results."""
@@ -115,7 +131,7 @@ class _Replay:
         return [None if i in unwanted else next(found) for i in first.sources] + [*found]
 
     def _gradients(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Any:
-        name = self._recomputation.name
+        name, recomputation = self._name, self._recomputation
         if not graph_building.can_reach(self._captures):
             raise UnsupportedModelError(COPIED_BRANCH.format(name))
         with graph_building.redirect_captures(self._captures):
@@ -129,14 +145,14 @@ class _Replay:
             recording = graph_building.recorded() if tf.executing_eagerly() else contextlib.nullcontext(False)
             with recording as were_stopped:
                 first = self._with_known_reads(first)
-                gradients, again = xla_gradients.without_scatters(lambda: self._recomputation.backward(first, upstream))
-                arguments = self._recomputation.arguments_among(first)
+                gradients, again = xla_gradients.without_scatters(lambda: recomputation.backward(first, upstream))
+                arguments = recomputation.arguments_among(first)
                 doubtful = [i for i, source in enumerate(first.sources) if source in first.doubtful]
                 gradients = xla_gradients.all_at_once(gradients, arguments, doubtful)
             if were_stopped:  # Copies, since tapes around were to record nothing.
                 gradients = [g if g is None else tf.identity(g) for g in gradients]
             if around is not None:
-                effects = self._recomputation.effects
+                effects = recomputation.effects
                 handles = [variable.handle for variable in effects.variables]
                 given = [*(first.inputs[i] for i in first.sources), *effects.captured, *handles]
                 around.done(given, arguments, gradients)
@@ -153,3 +169,12 @@ class _Replay:
         for i, value in zip(self._read, self._reads.values([inputs[i] for i in self._read])):
             inputs[i] = value
         return dataclasses.replace(first, inputs=inputs)
+
+
+def _held_by(owner: keras.Layer, recomputation: TwoRuns) -> weakref.ref:
+    """Let a layer hold a recomputation of the graph being built, for as long as that graph lives."""
+    # The graph itself must not: TensorFlow keeps each graph in which an optimizer of Keras applies gradients, in the
+    # gradients that it registers for their sum over replicas, and a recomputation leads to the model.
+    traces = vars(owner).setdefault(TRACES, weakref.WeakKeyDictionary())
+    traces.setdefault(tf.compat.v1.get_default_graph(), []).append(recomputation)
+    return weakref.ref(recomputation)

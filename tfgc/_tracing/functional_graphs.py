@@ -160,6 +160,7 @@ def _held(thing: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(thing, dict):
         yield from ((f"[{json.dumps(k) if isinstance(k, str) else k}]", inner) for k, inner in thing.items())
     elif isinstance(thing, keras.Layer):
-        yield from ((f".{k}", inner) for k, inner in vars(thing).items() if k not in books() and k != BEFORE)
+        own = {k: inner for k, inner in vars(thing).items() if k not in books() and not k.startswith("_self_")}
+        yield from ((f".{k}", inner) for k, inner in own.items())
     elif hasattr(thing, "__dict__") and type(thing).__module__.partition(".")[0] not in _FOREIGN:
         yield from ((f".{name}", inner) for name, inner in vars(thing).items())

@@ -63,7 +63,7 @@ class Program:
     def __init__(
         self, model: keras.Model, batch_size: int | None = None, input_shapes: Shapes | None = None, seen: bool = False
     ) -> None:
-        self._model = model
+        self.model = model
         self.function = functional_graphs.functional_of(model)
         self.name = model.name
         self._steps: dict[str, _Step] = {}

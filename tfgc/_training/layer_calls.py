@@ -77,6 +77,7 @@ class LayerCall:
             selective=selective,
             holds_tensors=functools.partial(layer_values.holds_foreign_tensors, layer),
             trained=trained or Trained(),
+            owner=layer,
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

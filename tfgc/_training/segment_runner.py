@@ -213,6 +213,7 @@ def _build(
         ),
         share_traces_with=first,
         trained=options.trained,
+        owner=options.program.model,
     )
     if member is not None:
         kinds.add(member, made.calls)
