@@ -107,19 +107,15 @@ class _Replay:
         self._captures = graph_building.captures_so_far()
         self.asked: set[int] = set()
 
-    @property
-    def _recomputation(self) -> TwoRuns:
-        held = self._held()
-        if held is None:
+    def backward(self, *upstream: tf.Tensor) -> Any:
+        """The gradients of the arguments of `attached`, given those of its results."""
+        recomputation = self._held()
+        if recomputation is None:
             raise UnsupportedModelError(
                 f"{self._name} was recomputed in a tf.function whose model is gone, and with it what was to run again: "
                 "keep the model for as long as gradients go through that function"
             )
-        return held
-
-    def backward(self, *upstream: tf.Tensor) -> Any:
-        """The gradients of the arguments of `attached`, given those of its results."""
-        first, asked, effects = self._first, frozenset(self.asked), self._recomputation.effects
+        first, asked, effects = self._first, frozenset(self.asked), recomputation.effects
         self.asked.clear()
         if 0 < len(asked) < len(upstream):
             first = dataclasses.replace(first, asked=asked)
@@ -127,13 +123,12 @@ class _Replay:
         wanted = [i for i in first.sources if i not in unwanted]
         if not wanted and not effects.captured and not effects.variables:
             return [None] * len(first.sources)
-        found = iter(self._gradients(dataclasses.replace(first, sources=wanted), upstream))
+        found = iter(self._gradients(recomputation, dataclasses.replace(first, sources=wanted), upstream))
         return [None if i in unwanted else next(found) for i in first.sources] + [*found]
 
-    def _gradients(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Any:
-        name, recomputation = self._name, self._recomputation
+    def _gradients(self, recomputation: TwoRuns, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Any:
         if not graph_building.can_reach(self._captures):
-            raise UnsupportedModelError(COPIED_BRANCH.format(name))
+            raise UnsupportedModelError(COPIED_BRANCH.format(self._name))
         with graph_building.redirect_captures(self._captures):
             around = replay_order.current_pass()
             if around is not None:
@@ -159,7 +154,7 @@ class _Replay:
             if not self._checksums:
                 return gradients
             layers = [layer for layer, _ in first.run.labels]
-            return replay_checksums.raise_if_different(name, layers, self._checksums, again, gradients)
+            return replay_checksums.raise_if_different(self._name, layers, self._checksums, again, gradients)
 
     def _with_known_reads(self, first: FirstRun) -> FirstRun:
         """With values of variables that the tapes know of which saw them read, so that gradients may have gradients."""
@@ -175,6 +170,6 @@ def _held_by(owner: keras.Layer, recomputation: TwoRuns) -> weakref.ref:
     """Let a layer hold a recomputation of the graph being built, for as long as that graph lives."""
     # The graph itself must not: TensorFlow keeps each graph in which an optimizer of Keras applies gradients, in the
     # gradients that it registers for their sum over replicas, and a recomputation leads to the model.
-    traces = vars(owner).setdefault(TRACES, weakref.WeakKeyDictionary())
+    traces = owner.__dict__.setdefault(TRACES, weakref.WeakKeyDictionary())
     traces.setdefault(tf.compat.v1.get_default_graph(), []).append(recomputation)
     return weakref.ref(recomputation)
