@@ -77,9 +77,8 @@ def searched(plan: Segmentation) -> Iterator[str]:
     """What the search for a plan left out."""
     if _SEARCHED in plan.options:
         count, known = plan.options[_SEARCHED]
-        nested = " Nested replays were left out, too." if plan.options.get("nested") is False else ""
         words = "With so many tensors alive side by side, the search went on from"
-        yield f"{words} {count:,} of {known:,} partial plans: a better plan may exist.{nested}"
+        yield f"{words} {count:,} of {known:,} partial plans: a better plan may exist."
 
 
 def _outlook(plan: Segmentation, outlook: Outlook, confirmed: confirmation.Confirmation | None) -> Iterator[str]:

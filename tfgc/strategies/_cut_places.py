@@ -13,7 +13,7 @@ from tfgc._core.plan import Plan
 from tfgc.strategies._flat_plans import FlatPlans
 
 # A segment that grows by a node takes 15 microseconds: so many are seconds.
-_MOST_GROWN, _FEW, _VERY_FEW = 300_000, 50, 16
+_MOST_GROWN, _FEW = 300_000, 50
 
 
 def places(graph: Graph) -> list[int]:
@@ -22,12 +22,12 @@ def places(graph: Graph) -> list[int]:
 
 
 def searched(graph: Graph, limit: int, places: Sequence[int], **options: Any) -> FlatPlans:
-    """The plans with segments from some places on; if not all can be searched, from few of them.
+    """The plans with segments from some places on; if not all can be searched, from a dozen of them.
 
     For searches that take long for each step.
     """
     plans = FlatPlans(graph, limit, places, **options)
-    return FlatPlans(graph, limit, merged(graph, places, _VERY_FEW), **options) if plans.searched else plans
+    return FlatPlans(graph, limit, dozen(graph, places), **options) if plans.searched else plans
 
 
 def of(plan: Plan) -> list[int]:
@@ -35,20 +35,26 @@ def of(plan: Plan) -> list[int]:
     return [0, *itertools.accumulate(len(segment.nodes) for segment in plan.segments[:-1])]
 
 
-def merged(graph: Graph, places: Sequence[int], limit: int) -> list[int]:
+def merged(graph: Graph, places: Sequence[int], limit: int, small: int = 1) -> list[int]:
     """At most `limit` of the places where a segment may start, among them 0.
 
     One after the other that place is dropped whose two neighbours save least for the size of the cut between them, so
-    that places with a small cut stay, and none of the remaining segments is much larger than the others.
+    that places with a small cut stay, and none of the remaining segments is much larger than the others. `small` are
+    bytes of a cut that hardly count.
     """
     b = Buffers.of(graph)
     saved = [1 + sum(b.size[x] for x in numbers) for numbers in b.saved]
     before = np.concatenate([[0], np.cumsum(np.add(saved, b.internal_bytes))]).astype(float)
     ends = np.array([*places, len(graph)])
     while len(ends) - 1 > limit:
-        joined = (before[ends[2:]] - before[ends[:-2]]) / (1 + np.take(graph.cut_bytes, ends[1:-1]))
+        joined = (before[ends[2:]] - before[ends[:-2]]) / (small + np.take(graph.cut_bytes, ends[1:-1]))
         ends = np.delete(ends, 1 + int(joined.argmin()))
     return [int(place) for place in ends[:-1]]
+
+
+def dozen(graph: Graph, places: Sequence[int]) -> list[int]:
+    """So few of the places that a search may look at all sets of what segments from there on store."""
+    return merged(graph, places, 12, 1 + max(graph.cut_bytes) // 64)
 
 
 def with_optimal(graph: Graph, limit: int, slices: int = 1) -> tuple[list[int], list[int], Plan]:

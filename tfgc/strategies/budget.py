@@ -11,7 +11,7 @@ Exact for graphs of few positions and small byte counts. Segments of nested plan
 those of others at four times as many, and at fewer if a graph has so many states that planning would take long:
 neighbours are merged first, where the cut between them is large. The plan's options then say `coarsened`, and its
 outlook bounds the gap: no plan of that peak has less overhead than `least_overhead`. Where `_flat_plans` affords a part
-of the states alone, they say which part was `searched`, and nested plans, of which there are many more, are left out.
+of the states alone, they say which part was `searched`, and nested plans start segments at a dozen places.
 """
 
 import dataclasses
@@ -81,16 +81,15 @@ def frontier(
     slices = check_int("slices", slices)
     plain, most = Plan.from_cuts(graph, [], strategy="budget"), outlooks.plain_peak(graph)
     places = _cut_places.places(graph)
-    chosen = _cut_places.merged(graph, places, positions)
     starts = _cut_places.affordable(graph, places, most, 4 * positions)
     flat = FlatPlans(graph, most, starts)
-    nested = nested and not flat.searched
-    given: dict[str, Any] = {} if nested else {"nested": False}
+    chosen = _cut_places.merged(graph, _cut_places.dozen(graph, places) if flat.searched else places, positions)
+    given = {**({} if nested else {"nested": False}), **flat.searched}
 
     def coarsened(at: Sequence[int]) -> dict[str, Any]:
         return {**given, "coarsened": len(at)} if len(at) < len(places) else given
 
-    of_flat = coarsened(starts) | flat.searched
+    of_flat = coarsened(starts)
     plans = [plain, *_without_nesting(flat, most, of_flat)]
     if len(graph) <= _SMALL:
         optimal = strategies.get("optimal")(graph)
@@ -106,7 +105,7 @@ def frontier(
         raise OptionError("bandwidth= and speed= are of the link to the host: say host_budget= as well")
     if not nested:
         return Frontier(graph, plans)
-    if len(chosen) <= _FEW:
+    if len(chosen) <= _FEW and not flat.searched:
         return Frontier(graph, [*plans, *_nested(graph, chosen, most, options)])
     return Frontier(graph, plans, lambda below: _nested(graph, chosen, min(below, most), options), _NESTED_UP_TO)
 
