@@ -81,6 +81,7 @@ def test_slow_searches_look_at_less(name, monkeypatch):
     plan = strategies.apply(name, graph, **budget)
     assert plan.outlook.peak_bytes <= 0.9 * plain
     assert plan.options["searched"][0] < 200
+    assert "a better plan may exist" in str(plan)
 
 
 def test_passes_of_nested_plans_are_bounded(monkeypatch):

@@ -194,5 +194,6 @@ def summary(plan: Segmentation) -> tuple[str, Sequence[str], list[list[str]]]:
     title = f"by {plan.strategy!r}: {needs(outlook) if outlook else 'sizes are unknown'}\n"
     title += f"for {per}, {again} of {len(plan.segments)} segments recomputed"
     title += f", {format_percent(outlook.overhead)} more work" if outlook else ""
+    title = "\n".join([title, *searched(plan)])
     rows = _rows(plan, outlook)
     return title, _COLUMNS, [[cell.replace(HARD_SPACE, " ") for cell in row] for row in rows]
