@@ -802,7 +802,9 @@ class ReadsItsLoss(Subclassed):
 def test_it_is_said_when_a_call_is_planned_in_place_of_the_step():
     model = fresh(built(ReadsItsLoss, X))
     model.compile("sgd", "mse")
-    with pytest.warns(UserWarning, match="train_step of .* cannot be traced symbolically, so one call .* is planned"):
+    with pytest.warns(
+        UserWarning, match=r"train_step of .* cannot be traced on a batch of these shapes, so one call .* is planned"
+    ):
         plan = tfgc.plan(model, example=(X, X))
     other = fresh(built(Subclassed, X))
     other.compile("sgd", "mse")

@@ -53,9 +53,11 @@ def test_a_budget_can_be_written_in_five_ways(plain, share, monkeypatch):
     monkeypatch.setattr(free_memory, "free_bytes", lambda: int(budget / (1 - budgets.MARGIN)) + 1)
     plans = [
         tfgc.plan(model, BATCH, budget=written)
-        for written in (budget, f"{budget / 1000:.3f}kB", f"{100 * share}%", "auto", str(share))
+        for written in (budget, f"{budget / 1000:.3f}kB", f"{100 * share}%", str(share), "auto")
     ]
-    assert all(plan == plans[0] for plan in plans)
+    assert all(plan.segments == plans[0].segments for plan in plans)
+    held = budgets.resident_bytes(model)  # there already, and not free
+    assert [plan.outlook.budget_bytes for plan in plans] == [budget] * 4 + [budget + held]
     assert plans[0].strategy == "budget"
     told = tfgc.estimate(model, BATCH, plans[0])
     assert told.needed_bytes <= budget
@@ -320,13 +322,13 @@ def test_a_mode_that_cannot_be_predicted_is_refused(mode, why):
 
 def test_plan_files_that_are_damaged(tmp_path):
     good = tfgc.plan(deep(), BATCH, budget="80%").to_json()
-    newer = json.dumps({**json.loads(good), "version": 6})
+    newer = json.dumps({**json.loads(good), "version": 7})
     forged = json.dumps({**json.loads(good), "outlook": {"peak_bytes": 3}})
     for text, message in [
         ("", "not a plan file"),
         (good[: len(good) // 2], "not a plan file"),
         (good[1:], "not a plan file"),
-        (newer, "version 6, but this tfgc reads up to 5: upgrade tfgc"),
+        (newer, "version 7, but this tfgc reads up to 6: upgrade tfgc"),
         (forged, "not a plan file, or a damaged one"),
         (good.replace("conv2d_1", "conv2d_9"), "do not match its fingerprint"),
     ]:

@@ -327,7 +327,7 @@ def test_plans_within_a_budget_are_selective_where_that_is_less_work():
     assert "selective" in half.explain()
     assert "results of matrix products and convolutions" in half.explain()
     assert Plan.from_json(half.to_json()) == half
-    assert '"version": 5' in half.to_json()
+    assert '"version": 6' in half.to_json()
     again = [dataclasses.replace(s, selective=False, result_bytes=None, spared_work=None) for s in half.segments]
     assert '"selective"' not in dataclasses.replace(half, segments=tuple(again)).to_json()
 
