@@ -13,7 +13,7 @@ from tfgc._calls.step import Call
 from tfgc._costs.call_operations import Operations
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_fusion import Fusion
-from tfgc._pure.flop_counts import SHAPE_ONLY
+from tfgc._step.flop_counts import SHAPE_ONLY
 
 
 def fusion(

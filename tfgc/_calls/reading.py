@@ -19,8 +19,9 @@ from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.update_bytes import NO_UPDATE, Update
 from tfgc._costs.xla_fusion import Fusion
 from tfgc._framework import operation_order
-from tfgc._pure import flop_counts, obstacles, packed_masks, taken_results
-from tfgc._pure.flop_counts import SHAPE_ONLY
+from tfgc._pure import obstacles, packed_masks, taken_results
+from tfgc._step import flop_counts
+from tfgc._step.flop_counts import SHAPE_ONLY
 
 _FREE = frozenset(["ReadVariableOp", "VarHandleOp", "VariableShape", "NoOp"])
 

@@ -19,8 +19,9 @@ from tfgc._costs.call_operations import Call, Operations, classified, refs, repl
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_functions import NONE, Temporary, added
 from tfgc._costs.xla_fusion import FusedOutput, Fusion
-from tfgc._pure import flop_counts, packed_masks, taken_results
-from tfgc._pure.flop_counts import SHAPE_ONLY
+from tfgc._pure import packed_masks, taken_results
+from tfgc._step import flop_counts
+from tfgc._step.flop_counts import SHAPE_ONLY
 
 
 @dataclasses.dataclass(frozen=True)

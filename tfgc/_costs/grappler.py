@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._framework import shared_constants
-from tfgc._pure.flop_counts import SHAPE_ONLY
+from tfgc._step.flop_counts import SHAPE_ONLY
 
 # Bytes of a buffer from which on it counts.
 SMALL = 64

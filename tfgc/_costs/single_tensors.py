@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from tfgc._core.tensors import itemsize
-from tfgc._pure.flop_counts import VIEWS
+from tfgc._step.flop_counts import VIEWS
 
 
 def tensor_bytes(tensor: tf.Tensor, rows: int | None = None) -> int:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfgc._costs.single_tensors import renamed, tensor_bytes
 from tfgc._costs.stored_variants import Variants
-from tfgc._pure.flop_counts import SHAPE_ONLY
+from tfgc._step.flop_counts import SHAPE_ONLY
 
 IN_PLACE = frozenset(
     ["Add", "AddV2", "AddN", "Sub", "Mul", "RealDiv", "DivNoNan", "BiasAdd", "Neg", "Exp", "Log", "Log1p", "Abs"]

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfgc._costs import xla_masks
 from tfgc._costs.call_operations import Operations
 from tfgc._costs.tensor_buffers import IN_PLACE, Buffers, renamed, tensor_bytes
-from tfgc._pure.flop_counts import SHAPE_ONLY
+from tfgc._step.flop_counts import SHAPE_ONLY
 
 ELEMENTWISE = (IN_PLACE - {"Erf", "Erfc", "LogSoftmax", "Softmax"}) | {
     "BroadcastTo", "Cast", "ConcatV2", "Cos", "Equal", "ExpandDims", "Expm1", "Fill", "FloorDiv", "FloorMod", "Greater",

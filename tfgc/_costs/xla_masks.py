@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 import tensorflow as tf
 
 from tfgc._pure import random_draws
-from tfgc._pure.flop_counts import SHAPE_ONLY, VIEWS
+from tfgc._step.flop_counts import SHAPE_ONLY, VIEWS
 
 _COMPARISONS = frozenset(["Greater", "GreaterEqual", "Less", "LessEqual"])
 _SCALED = frozenset(["Cast", "Mul", "SelectV2"]) | VIEWS

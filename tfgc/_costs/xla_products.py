@@ -19,7 +19,7 @@ import tensorflow as tf
 from tfgc._costs.call_operations import Operations
 from tfgc._costs.tensor_buffers import Buffers, renamed, tensor_bytes
 from tfgc._costs.xla_fusion import ELEMENTWISE
-from tfgc._pure.flop_counts import MATRIX_PRODUCTS, VIEWS, multiplications_per_element
+from tfgc._step.flop_counts import MATRIX_PRODUCTS, VIEWS, multiplications_per_element
 
 _PRODUCTS = MATRIX_PRODUCTS | {"Einsum"}
 _BATCHED = _PRODUCTS - {"MatMul"}

@@ -24,7 +24,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._framework.replaced import within
-from tfgc._pure import flop_counts
+from tfgc._step import flop_counts
 
 # A result is small if what its operation reads has so many times its elements.
 _SMALL = 64

@@ -1,0 +1,180 @@
+"""The one order of a step: gradients as they were made, each just before what needs it; what frees memory at once.
+
+Three rules, in one pass over the large gradients (the goals), each run with all that it still needs:
+
+1. Of what a goal needs, late results come first, then forward operations as they were made, copies last: a replay
+   starts when all else is there.
+2. Whatever can run and makes no more bytes than end with it runs at once.
+3. A forward operation waits until a gradient needs it, and of the goals that could be next the one that needs the least
+   new forward bytes comes first: where a loss is a sum of parts, one part is done before the next begins.
+"""
+
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from tfgc._step.step import Step
+
+# Goals: what takes long enough for an order of the rest to be made around it.
+HEAVY = frozenset(
+    ["Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "DepthwiseConv2dNative",
+     "DepthwiseConv2dNativeBackpropInput", "DepthwiseConv2dNativeBackpropFilter", "MatMul", "BatchMatMul",
+     "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2",
+     "MaxPoolGrad", "AvgPoolGrad", "FusedBatchNormV3", "FusedBatchNormGradV3", "While", "StatelessWhile",
+     "PartitionedCall", "StatefulPartitionedCall"]
+)  # fmt: skip
+
+
+def ordered(step: Step) -> Step:
+    """The same operations in the order in which they run."""
+    order = tuple(_Pass(step).run())
+    return dataclasses.replace(step, ops={i: step.ops[i] for i in order}, order=order)
+
+
+class _Pass:
+    def __init__(self, step: Step) -> None:
+        self.step, self.ops = step, step.ops
+        self.loose = sorted(step.ops)  # as made; copies behind all that was traced
+        self.late = {i for i, op in step.ops.items() if op.segment or op.is_gradient}
+        self.makes = {i: sum(map(step.size, step.makes[i])) for i in step.ops}
+        self.left = Counter(b for i in step.ops for b in step.reads[i])
+        for tensor in step.results:
+            self.left[step.buffer(tensor)] += 1
+        self.readers: dict[int, list[int]] = defaultdict(list)
+        self.missing: dict[int, int] = {}
+        for i, op in step.ops.items():
+            needed = {t[0] for t in op.inputs} | set(op.controls)
+            self.missing[i] = len(needed)
+            for j in needed:
+                self.readers[j].append(i)
+        self.done: set[int] = set()
+        self.order: list[int] = []
+
+    def run(self) -> list[int]:
+        step = self.step
+        for i in self.loose:  # constants, reads of variables, learning rates: updates wait for them
+            if not self.missing[i] and not step.reads[i] and not self.makes[i]:
+                self._take(i)
+        for goal in self._goals():
+            self._just_in_time(goal)
+        for i in self.loose:
+            if i in self.late and not self.ops[i].segment:
+                self._just_in_time(i)
+            elif i not in self.late:
+                self._forward(i)
+        return self.order
+
+    def _take(self, first: int) -> None:
+        """Run an operation whose needs are met, and at once what then can run and makes no more bytes than it frees."""
+        step, queue = self.step, [first]
+        while queue:
+            i = queue.pop()
+            if i in self.done:
+                continue
+            self.done.add(i)
+            self.order.append(i)
+            for j in self.readers[i]:
+                self.missing[j] -= 1
+            queue += [j for j in self.readers[i] if self._frees(j)]
+            for b in step.reads[i]:
+                self.left[b] -= 1
+                if self.left[b] == 1:  # the last reader of it may have waited for that
+                    queue += [j for j in step.readers[b] if self._frees(j)]
+
+    def _frees(self, i: int) -> bool:
+        """Whether an operation can run now, and makes no more bytes than end with it."""
+        if self.missing[i] or i in self.done:
+            return False
+        return self.makes[i] <= sum(self.step.size(b) for b in self.step.reads[i] if self.left[b] == 1)
+
+    def _needs(self, i: int) -> list[int]:
+        """What must run before an operation, in the order of rule 1."""
+        op = self.ops[i]
+        return [*op.controls, *sorted((t[0] for t in op.inputs), key=self._rank)]
+
+    def _rank(self, i: int) -> int:
+        return 2 if self.ops[i].segment else 0 if i in self.late else 1
+
+    def _forward(self, i: int) -> None:
+        """Run a forward operation and what it needs, as made."""
+        own: set[int] = set()
+        stack = [i]
+        while stack:
+            j = stack.pop()
+            if j in own or j in self.done:
+                continue
+            own.add(j)
+            for k in self._needs(j):
+                if k in self.late:
+                    self._just_in_time(k)
+                else:
+                    stack.append(k)
+        for j in sorted(own):
+            if j not in self.done:
+                self._take(j)
+
+    def _just_in_time(self, goal: int) -> None:
+        """Run a late operation with all that it still needs."""
+        if goal in self.done:
+            return
+        stack: list[tuple[int, Iterator[int]]] = [(goal, iter(self._needs(goal)))]
+        while stack:
+            i, rest = stack[-1]
+            j = next((j for j in rest if j not in self.done), None)
+            if j is None:
+                stack.pop()
+                if i not in self.done:
+                    self._take(i)
+            elif j in self.late:
+                stack.append((j, iter(self._needs(j))))
+            else:
+                self._forward(j)
+
+    def _goals(self) -> Iterator[int]:
+        """The heavy gradients: of those whose heavy gradients before are done, the one of least new forward bytes."""
+        goals = [i for i in self.loose if i in self.late and not self.ops[i].segment and self.ops[i].type in HEAVY]
+        behind, missing = self._nearest(set(goals))
+        ready = [i for i in goals if not missing[i]]
+        waits = True  # whether goals still need forward operations
+        while ready:
+            prices = {i: self._price(i) if waits else 0 for i in ready}
+            goal = min(ready, key=lambda i: (prices[i], i))
+            ready.remove(goal)
+            yield goal
+            for j in behind[goal]:
+                missing[j] -= 1
+                if not missing[j]:
+                    ready.append(j)
+            waits = waits and any(i not in self.late for i in self._undone(goals))
+
+    def _nearest(self, goals: set[int]) -> tuple[dict[int, list[int]], dict[int, int]]:
+        """For each goal those that wait for it, and for how many each one waits: the nearest ones above it."""
+        behind: dict[int, list[int]] = defaultdict(list)
+        missing: dict[int, int] = {}
+        above: dict[int, frozenset[int]] = {}
+        for i in self.loose:
+            if i not in self.late or self.ops[i].segment:
+                continue
+            found: set[int] = set()
+            for j in (*(t[0] for t in self.ops[i].inputs), *self.ops[i].controls):
+                found |= {j} if j in goals else above.get(j, frozenset())
+            above[i] = frozenset(found)
+            if i in goals:
+                missing[i] = len(found)
+                for j in found:
+                    behind[j].append(i)
+        return behind, missing
+
+    def _price(self, goal: int) -> int:
+        return sum(self.makes[i] for i in self._undone([goal]) if i not in self.late)
+
+    def _undone(self, goals: list[int]) -> Iterator[int]:
+        """What must still run for some operations."""
+        stack, seen = list(goals), set()
+        while stack:
+            i = stack.pop()
+            if i not in seen and i not in self.done:
+                seen.add(i)
+                yield i
+                stack += [t[0] for t in self.ops[i].inputs]
+                stack += self.ops[i].controls

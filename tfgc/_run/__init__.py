@@ -1,0 +1,1 @@
+"""A step back in TensorFlow: built into the graph at hand."""
