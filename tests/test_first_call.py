@@ -367,7 +367,7 @@ def test_one_line_says_what_was_planned_and_verbose_0_says_nothing(capsys):
     model.fit(X, Y, batch_size=8, verbose=0)
     line = capsys.readouterr().err
     assert line.startswith("tfgc: 'cnn' by 'optimal', needs ")
-    for part in (" MB of ", " % more work, batch of 8, planned in "):
+    for part in ("B of ", " % more work, batch of 8, planned in "):
         assert part in line
     model = tfgc.enable(cnn(loss="mse"), verbose=0)
     model.fit(X, Y, batch_size=8, verbose=0)

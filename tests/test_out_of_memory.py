@@ -552,7 +552,8 @@ def test_disable_leaves_nothing_behind():
     model.train_on_batch(X, Y)
     guarded = model.train_function
     tfgc.disable(model)
-    assert set(vars(model)) - before <= {"_metrics_built"}
+    # Graphs that were traced meanwhile may still be asked for gradients; they hold what that takes only weakly.
+    assert set(vars(model)) - before <= {"_metrics_built", "_self_traces"}
     assert model.train_function != guarded
     model.train_on_batch(X, Y)
 
