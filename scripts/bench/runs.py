@@ -3,7 +3,6 @@
 import concurrent.futures
 import multiprocessing
 import pathlib
-import sys
 import tempfile
 
 # What a budget is given as where the plan of least peak is wanted: nothing fits, and the error names the least.
@@ -66,22 +65,17 @@ def measure_cases(network, image_size, batch_size, plans, modes, steps):
     """
     import tfgc
 
-    def told(record):
-        print(f"{network}, {batch_size}: {record.name}: {record.status} {record.detail}", file=sys.stderr, flush=True)
-
     with tempfile.TemporaryDirectory() as folder:
         for name, plan in plans.items():
             (pathlib.Path(folder) / name).write_text(plan)
         paths = [str(pathlib.Path(folder) / name) for name in plans]
-        records = tfgc.compare(
-            network, batch_size, plans=paths, image_size=image_size, modes=modes, steps=steps, on_result=told
-        )
+        found = tfgc.compare(network, batch_size, plans=paths, image_size=image_size, modes=modes, steps=steps)
     return {
         record.name: {
             "status": record.status, "peak": record.peak_bytes, "seconds": record.step_seconds,
             "held": record.resident_bytes,
         }
-        for record in records
+        for record in found
     }  # fmt: skip
 
 
