@@ -15,8 +15,9 @@ from replays import operations_of_step, second_order
 import tfgc
 from tfgc import OptionError, Plan, Segment, zoo
 from tfgc._costs import node_costs, step_times
-from tfgc._pure import flop_counts, taken_results
+from tfgc._pure import taken_results
 from tfgc._simulate import simulator
+from tfgc._step import flop_counts
 from tfgc._tracing.keras_graph import Program
 
 L = keras.layers
