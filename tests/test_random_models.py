@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from tfgc._pure import taken_results
 
 # How many models.
-FAST, SLOW = 40, 2000
+FAST, SLOW = 24, 2000
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def tried(seed, count, most, modes):
 
 def chunks():
     for seed in range(FAST // 10):
-        yield seed, 10, 3, random_models.MODES
+        yield seed, 6, 3, random_models.MODES
     for seed in range(100, 100 + SLOW // 50):
         modes = ("xla",) if seed % 10 == 0 else random_models.MODES
         yield pytest.param(seed, 50, 9, modes, marks=pytest.mark.slow)

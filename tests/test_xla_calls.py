@@ -290,7 +290,7 @@ def test_gradients_under_xla_are_plain():
     assert_equal(plain, train(model, SEQUENCE, y, **settings), exact=False)
 
 
-@pytest.mark.gate
+@pytest.mark.slow
 def test_the_largest_batch_is_predicted_for_xla():
     found = {
         mode: tfgc.max_batch(lambda: Transformer(), "8MB", example=SEQUENCE, mode=mode, confirm=False)
