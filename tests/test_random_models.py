@@ -47,7 +47,7 @@ def tried(seed, count, most, modes):
 
 
 def chunks():
-    for seed in range(FAST // 10):
+    for seed in range(FAST // 6):
         yield seed, 6, 3, random_models.MODES
     for seed in range(100, 100 + SLOW // 50):
         modes = ("xla",) if seed % 10 == 0 else random_models.MODES
