@@ -60,14 +60,15 @@ def blocks(step: Step, call: int) -> Blocks | None:
     savers = _savers(step, call, place)
     nodes = []
     for i in numbers:
-        read = tuple(_ref(step, b) for b in step.reads[i] if b[0] in place)
+        inside = [b for b in step.reads[i] if b[0] in place]
+        read = tuple(_ref(step, b) for b in inside)
         sizes = [step.size(b) for b in step.makes[i]]
         kept = tuple(_ref(step, b) for b in savers.get(i, ()))
         cost = Cost(
             saved_tensors=kept,
             forward_trace=tuple(sizes),
             forward_saving_trace=tuple(sizes),
-            backward_trace=tuple(step.size(b) for b in step.reads[i] if b[0] in place),
+            backward_trace=tuple(map(step.size, inside)),
             differentiable_inputs=read,
             flops=ops[i].work,
             backward_flops=2 * ops[i].work,
@@ -93,13 +94,13 @@ def _savers(step: Step, call: int, place: dict[int, int]) -> dict[int, list[Tens
     """
     of: dict[int, int] = {}
     found: dict[int, dict[Tensor, None]] = {}
-    first = max(place, key=place.__getitem__)
+    end = max(place, key=place.__getitem__)
     for i in step.order:
         if step.ops[i].call != call:
             continue
         read = [b for b in step.reads[i] if b[0] in place]
         before = [of[t[0]] for t in step.ops[i].inputs if t[0] in of]
-        of[i] = min(before, key=place.__getitem__) if before else first
+        of[i] = min(before, key=place.__getitem__) if before else end
         if read:
             of[i] = max((b[0] for b in read), key=place.__getitem__)
             found.setdefault(of[i], {}).update(dict.fromkeys(read))

@@ -92,7 +92,8 @@ def _candidates(graphs: Sequence[Blocks], strategy: str | None) -> Iterator[list
         return
     fronts = [strategies.frontier(each.graph, "budget", positions=_PLACES, nested=False) for each in graphs]
     levels = sorted({level for front in fronts for level in front.peaks})
-    for level in (levels[round(i * (len(levels) - 1) / _SIMULATED)] for i in range(_SIMULATED)):
+    places = (round(i * (len(levels) - 1) / _SIMULATED) for i in range(_SIMULATED))
+    for level in (levels[place] for place in dict.fromkeys(places)):
         chosen = [
             next((plan for plan, found in reversed(front.front) if found.peak_bytes <= level), front.plans[0])
             for front in fronts

@@ -53,13 +53,10 @@ def timing(records: Sequence[Measurement]) -> str:
     if not rounds:
         return "median seconds of cases that ran one after the other, so that a few % say nothing."
     words = f"median of {rounds} step{'s' * (rounds > 1)}, in which cases took turns"
-    words += ", and the spread, which holds the true median 9 times in 10." if rounds > 4 else ""
+    if rounds < 2:
+        return f"{words}: too few for a spread."
     return (
-        words
-        if rounds > 4
-        else f"{words}: too few for a spread."
-        if rounds < 2
-        else f"{words}, and the least and most."
+        f"{words}, and the {'spread, which holds the true median 9 times in 10' if rounds > 4 else 'least and most'}."
     )
 
 

@@ -7,7 +7,6 @@ that tf.function makes where variables are created, the final one counts.
 
 import contextlib
 import functools
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,13 +16,12 @@ from tfgc._framework import isolated_traces
 from tfgc._framework.diverted_calls import DivertedCalls
 from tfgc._framework.internals import gradients_util
 from tfgc._step.step import SMALL, Op, Step, Tensor
-from tfgc._step.work import work
+from tfgc._step.work import tensor_bytes, work
 
 # What a step asks for gradients by: `tape.gradient` (and what is made of it, such as `jacobian`), and `tf.gradients`.
 _GRADIENTS = (DivertedCalls(tf.GradientTape, "gradient"), DivertedCalls(gradients_util, "_GradientsHelper"))
 # A read of a variable, alone of all stateful operations, may be done twice: a copy reads what the first one read.
 _MAY_READ_AGAIN = ("ReadVariableOp",)
-_NO_BYTES = (tf.resource, tf.variant, tf.string)
 
 
 class Trace:
@@ -58,7 +56,7 @@ class Trace:
                 op.type,
                 tuple(map(self._behind_gathered, read)) if call else tuple(read),
                 tuple(self._at[control.name] for control in op.control_inputs),
-                tuple(self._bytes(t) for t in op.outputs),
+                tuple(tensor_bytes(t, self._rows) for t in op.outputs),
                 call,
                 any(start <= i < end for start, end in spans),
                 _is_stateful(op),
@@ -95,11 +93,6 @@ class Trace:
             for op in self.ops[later:until]
             for t in op.inputs
         )
-
-    def _bytes(self, tensor: tf.Tensor) -> int:
-        if tensor.shape.rank is None or tensor.dtype in _NO_BYTES:
-            return 0
-        return math.prod(size or self._rows or 1 for size in tensor.shape) * tensor.dtype.size
 
 
 def trace(function: Any, *args: Any, rows: int | None = None, small: int = SMALL, **kwargs: Any) -> Trace:

@@ -19,11 +19,12 @@ def work(op: tf.Operation, rows: int | None) -> int:
     """Work of one operation; an open size counts as `rows`."""
     if op.type in VIEWS or not op.outputs:
         return 0
-    moved = sum(_bytes(t, rows) for t in (*op.inputs, *op.outputs))
+    moved = sum(tensor_bytes(t, rows) for t in (*op.inputs, *op.outputs))
     return max(flop_counts.flops(op), _BALANCE * moved)
 
 
-def _bytes(tensor: tf.Tensor, rows: int | None) -> int:
+def tensor_bytes(tensor: tf.Tensor, rows: int | None) -> int:
+    """Bytes of a tensor; an open size counts as `rows`, and what has none to count as 0."""
     if tensor.shape.rank is None or tensor.dtype in (tf.resource, tf.variant, tf.string):
         return 0
     return math.prod(size or rows or 1 for size in tensor.shape) * tensor.dtype.size

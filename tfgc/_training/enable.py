@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import keras
 
-from tfgc import strategies
+from tfgc import _progress, strategies
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_bool
 from tfgc._framework import keras_models, model_checks
@@ -116,8 +116,7 @@ def enable(
         )
     check_bool("check_replay", check_replay)
     check_bool("compile_segments", compile_segments)
-    if verbose not in (0, 1):
-        raise OptionError(f"verbose={verbose!r}: must be 0 or 1")
+    shown = _progress.check_verbose(verbose)
     out_of_memory.check_on_oom(on_oom)
     if on_oom is not None and layers is not None:
         raise OptionError(f"on_oom={on_oom!r} makes another plan: leave out layers=, which names what to recompute")
@@ -128,7 +127,7 @@ def enable(
         switch(model, plan, layers, **options)
     else:
         among = None if layers is None else tuple(layer_selectors.choose(model, layers))
-        plan_later(model, Request(strategy, budget, strategy_options, among), bool(verbose), options)
+        plan_later(model, Request(strategy, budget, strategy_options, among), shown, options)
     changed = [layer for layer in keras_models.layers_inside(model) if functional_graphs.is_patched_call(layer)]
     fit_guard.install(model, on_oom, by_plan=layers is None, run_options=options)
     stale_traces.renew(model, "tfgc.enable", changed)

@@ -12,11 +12,10 @@ from tfgc._core.plan import Plan
 from tfgc._errors import NothingSavedWarning, TfgcError, collected_warnings, warn
 from tfgc._framework import isolated_traces, private_api
 from tfgc._planning.first_batch import PlannedStep
+from tfgc._progress import PATIENCE
 from tfgc._pure import python_random
 from tfgc._units import format_bytes, format_needs, format_percent, format_seconds
 
-# Seconds of planning after which a line says that it is still going on.
-PATIENCE = 2.0
 Made = TypeVar("Made")
 
 
