@@ -6,7 +6,9 @@ shared by the calls of a step, so that plans of the same peak are put together.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from tfgc import strategies
 from tfgc._errors import InfeasibleBudgetError
@@ -16,6 +18,7 @@ from tfgc._rewrite.order import ordered
 from tfgc._rewrite.recompute import Cut, recomputed
 from tfgc._step.condensed import condensed
 from tfgc._step.step import Step
+from tfgc.strategies import Strategy
 
 # Places where segments may start in the front of a call, and plans of a front that are simulated.
 _PLACES, _SIMULATED = 25, 16
@@ -36,6 +39,7 @@ class Rewritten:
         plain_bytes: The same of the traced step.
         overhead: Work of the copies, as a fraction of that of the traced step.
         unchanged: Why nothing is recomputed, or "".
+        strategy: The name of what chose the cuts; "" for the search over all of the front.
     """
 
     step: Step
@@ -44,52 +48,94 @@ class Rewritten:
     plain_bytes: int
     overhead: float
     unchanged: str = ""
+    strategy: str = ""
 
 
-def rewritten(step: Step, room: int | None = None, strategy: str | None = None) -> Rewritten:
-    """The step by the plan of least work that fits.
+class StepPlans:
+    """The plans of one step, found as they are asked for.
 
     Args:
         step: The step as traced.
-        room: Bytes that its own buffers may take; None: the least that a plan reaches.
-        strategy: The name of the strategy; None: all plans of the front.
-
-    Raises:
-        InfeasibleBudgetError: If no plan fits.
     """
-    small = condensed(step)
-    plain, work = peak(small), sum(op.work for op in step.ops.values())
-    if room is not None and plain <= room:
-        return Rewritten(step, (), plain, plain, 0.0, "the plain step fits")
-    graphs = [found for call in _outermost(step) if (found := blocks(small, call)) is not None]
-    if not graphs:
-        return Rewritten(step, (), plain, plain, 0.0, "no gradient reads a large activation")
-    found = []
-    for cuts in _candidates(graphs, strategy):
-        made = ordered(recomputed(small, cuts))
-        found.append((peak(made), sum(op.work for op in made.ops.values() if op.segment) / max(work, 1), cuts))
-    least = min(found, key=lambda each: (each[0], each[1]))
-    if room is None:
-        room = int(_NEAR * least[0])
-        if least[0] > _GAIN * plain:
-            return Rewritten(step, (), plain, plain, 0.0, "recomputing would save less than 5 % of the step")
-    fitting = [each for each in found if each[0] <= room]
-    if not fitting:
-        raise InfeasibleBudgetError(room, least[0], "the step")
-    peak_bytes, overhead, cuts = min(fitting, key=lambda each: (each[1], each[0]))
-    return Rewritten(ordered(recomputed(step, cuts)), tuple(cuts), peak_bytes, plain, overhead)
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._small = condensed(step)
+        self._work = sum(op.work for op in step.ops.values())
+        self.plain_bytes = peak(self._small)
+
+    def least(self) -> Rewritten:
+        """The plan of least work of those within 2 % of the least peak; the plain step where 5 % or less is gained."""
+        if not self._graphs:
+            return self._plain("no gradient reads a large activation")
+        least = min(each.peak_bytes for each in self._front)
+        if least > _GAIN * self.plain_bytes:
+            return self._plain("recomputing would save less than 5 % of the step")
+        return self.within(int(_NEAR * least))
+
+    def within(self, room: int) -> Rewritten:
+        """The plan of least work whose simulated peak is at most so many bytes; the plain step where it fits.
+
+        Raises:
+            InfeasibleBudgetError: If no plan fits.
+        """
+        if self.plain_bytes <= room:
+            return self._plain("the plain step fits")
+        if not self._graphs:
+            raise InfeasibleBudgetError(room, self.plain_bytes, "the step")
+        fitting = [each for each in self._front if each.peak_bytes <= room]
+        if not fitting:
+            raise InfeasibleBudgetError(room, min(each.peak_bytes for each in self._front), "the step")
+        return self._whole(min(fitting, key=lambda each: (each.overhead, each.peak_bytes)))
+
+    def by(self, strategy: Strategy, room: int | None = None, **options: Any) -> Rewritten:
+        """The plan of one strategy, on the blocks of each gradient call.
+
+        Args:
+            strategy: Its name, or a function.
+            room: Bytes, for a strategy that honours a budget.
+            **options: Of the strategy.
+
+        Raises:
+            OptionError: If the strategy or an option is unknown.
+            InfeasibleBudgetError: If the strategy has no plan that fits.
+        """
+        graphs = self._graphs
+        if not graphs:
+            strategies.check_options(strategy, options, room)
+            return self._plain("no gradient reads a large activation")
+        cuts = [
+            cut for each in graphs for cut in each.cuts(strategies.apply(strategy, each.graph, budget=room, **options))
+        ]
+        name = strategy if isinstance(strategy, str) else getattr(strategy, "__name__", "")
+        return self._whole(self._judged(cuts, name))
+
+    @functools.cached_property
+    def _graphs(self) -> list[Blocks]:
+        outermost = [call for call, is_outermost in enumerate(self._step.calls, start=1) if is_outermost]
+        return [found for call in outermost if (found := blocks(self._small, call)) is not None]
+
+    @functools.cached_property
+    def _front(self) -> list[Rewritten]:
+        return [self._judged(cuts) for cuts in _candidates(self._graphs)]
+
+    def _plain(self, why: str) -> Rewritten:
+        return Rewritten(self._step, (), self.plain_bytes, self.plain_bytes, 0.0, why)
+
+    def _judged(self, cuts: Sequence[Cut], strategy: str = "") -> Rewritten:
+        """The condensed step by some cuts."""
+        made = ordered(recomputed(self._small, cuts))
+        more = sum(op.work for op in made.ops.values() if op.segment) / max(self._work, 1)
+        return Rewritten(made, tuple(cuts), peak(made), self.plain_bytes, more, strategy=strategy)
+
+    def _whole(self, found: Rewritten) -> Rewritten:
+        """The same plan of the step itself."""
+        return dataclasses.replace(found, step=ordered(recomputed(self._step, found.cuts)))
 
 
-def _outermost(step: Step) -> list[int]:
-    return [call for call, is_outermost in enumerate(step.calls, start=1) if is_outermost]
-
-
-def _candidates(graphs: Sequence[Blocks], strategy: str | None) -> Iterator[list[Cut]]:
+def _candidates(graphs: Sequence[Blocks]) -> Iterator[list[Cut]]:
     """Lists of cuts, from the least peak on."""
     yield []  # the order alone may do
-    if strategy is not None:
-        yield [cut for each in graphs for cut in each.cuts(strategies.apply(strategy, each.graph))]
-        return
     fronts = [strategies.frontier(each.graph, "budget", positions=_PLACES, nested=False) for each in graphs]
     levels = sorted({level for front in fronts for level in front.peaks})
     places = (round(i * (len(levels) - 1) / _SIMULATED) for i in range(_SIMULATED))

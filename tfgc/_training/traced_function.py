@@ -14,8 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._planning import step_plans
-from tfgc._planning.step_plans import Rewritten
+from tfgc._planning.step_plans import Rewritten, StepPlans
 from tfgc._run.emit import Built
 from tfgc._step.trace import trace
 from tfgc._units import format_bytes, format_percent
@@ -71,7 +70,8 @@ class TracedFunction:
         """The rewritten step in the graph of the function that runs, for what TensorFlow traces that with."""
         specs, named = tf.nest.map_structure(_spec, (args, kwargs))
         found = trace(self._traced, *specs, rows=getattr(self._call, "rows", None), **named)
-        plan = step_plans.rewritten(found.step, strategy=self._strategy)
+        plans = StepPlans(found.step)
+        plan = plans.least() if self._strategy is None else plans.by(self._strategy)
         self.plans.append(plan)
         if self._verbose:
             print(_line(getattr(self._python, "__name__", "step"), plan), file=sys.stderr, flush=True)
