@@ -32,6 +32,7 @@ _NAMES = {
     "_simulate.simulator": "Prediction",
     "_training.peak_memory": "PeakMemory",
     "_training.enable": "disable enable",
+    "_training.function": "function",
     "_training.split": "split",
     "_training.status": "PlanStatus Status status",
     "_training.train_step": "train_step",

@@ -32,6 +32,7 @@ from ._records.measurement import Measurement
 from ._replay.recompute import recompute
 from ._simulate.simulator import Prediction
 from ._training.enable import disable, enable
+from ._training.function import function
 from ._training.peak_memory import PeakMemory
 from ._training.split import split
 from ._training.status import PlanStatus, Status, status
@@ -78,6 +79,7 @@ __all__ = [
     "disable",
     "enable",
     "estimate",
+    "function",
     "max_batch",
     "pareto",
     "peak",

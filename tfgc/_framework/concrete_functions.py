@@ -1,7 +1,7 @@
 """The traces that a `tf.function` keeps, calls of one past the checks of its arguments, and what an operation calls."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -31,9 +31,9 @@ def is_differentiated(trace: Any) -> bool:
     return any(attribute(trace, kind) for kind in kinds)
 
 
-def concrete(function: Any, arguments: Sequence[Any]) -> Any:
+def concrete(function: Any, arguments: Sequence[Any], named: Mapping[str, Any] | None = None) -> Any:
     """The function that a `tf.function` runs for these arguments; the public method would keep it forever."""
-    return attribute(function, "_get_concrete_function_garbage_collected")(*arguments)
+    return attribute(function, "_get_concrete_function_garbage_collected")(*arguments, **(named or {}))
 
 
 def called(op: tf.Operation) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._errors import UnsupportedModelError
+from tfgc._errors import OptionError, UnsupportedModelError
 
 
 def check_model(model: Any) -> None:
@@ -52,3 +52,22 @@ def instead_of_model(given: Any) -> str:
     if isinstance(given, str):
         return "give the model itself; tfgc.zoo.build('resnet50'), for example, makes one of a name"
     return "give the model itself" + " (compile, build and fit return something else)" * (given is None)
+
+
+def check_step(given: Any) -> None:
+    """Raise `OptionError` for what is no Python function that can take the place of a training step."""
+    advice = None
+    if isinstance(given, keras.Model):
+        advice = "tfgc.enable(model) has a model train in less memory; or give the function that trains it"
+    elif isinstance(given, keras.Layer):
+        advice = "in a step of your own, tfgc.recompute(layer) recomputes it; or give the step"
+    elif isinstance(given, type):
+        advice = "it is a class: give the function that runs a step"
+    elif hasattr(given, "get_concrete_function") or isinstance(given, tf.types.experimental.ConcreteFunction):
+        advice = "it is traced by itself: use tfgc.function in place of tf.function, or give its python_function"
+    elif not callable(given):
+        advice = "give the function itself, and call what this returns: tfgc.function(step)(x)"
+        if isinstance(given, int | float | str):
+            advice = f"a budget has a name: tfgc.function(budget={given!r})"
+    if advice is not None:
+        raise OptionError(f"function takes a training step, not {reprlib.repr(given)}: {advice}")

@@ -94,7 +94,7 @@ class FirstCall:
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
         """Replace the model's own `train_step`, whose calls of the model are planned as parts of it."""
-        if len(args) + len(kwargs) != 1 or isolated_traces.is_watched() or self._in_step.here is not None:
+        if len(args) + len(kwargs) != 1 or isolated_traces.is_part() or self._in_step.here is not None:
             return self._train_step(*args, **kwargs)
         xla = plan_report.mode_of_call(self._compiled) == "xla"
         latest, (batch,) = self.latest, (*args, *kwargs.values())

@@ -81,7 +81,7 @@ class FirstStep:
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
         """Replace the model's `train_step`; of one that takes more than a batch, calls of the model are planned."""
-        if len(args) + len(kwargs) != 1 or isolated_traces.is_watched() or self._in_step.here is not None:
+        if len(args) + len(kwargs) != 1 or isolated_traces.is_part() or self._in_step.here is not None:
             return self._train_step(*args, **kwargs)
         self.plan_for(*args, *kwargs.values())
         return self._in_step.run(True, self._train_step, *args, **kwargs)

@@ -29,7 +29,7 @@ def mode_of_call(compile_segments: bool) -> Mode:
 def may_plan(training: bool | None) -> bool:
     """Whether the call that runs now, with this `training`, is one to plan for."""
     # Not if it only shows shapes, or belongs to the step of another model, which is traced to be planned or compared.
-    return private_api.trains(training) and not (private_api.in_symbolic_scope() or isolated_traces.is_watched())
+    return private_api.trains(training) and not (private_api.in_symbolic_scope() or isolated_traces.is_part())
 
 
 def planned(model: keras.Model, plan: Callable[[], Made], *, verbose: bool) -> Made:

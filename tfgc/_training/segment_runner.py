@@ -24,7 +24,14 @@ from tfgc._core.graph import Ref
 from tfgc._core.plan import Plan
 from tfgc._core.segments import Segment
 from tfgc._errors import OptionError, PlanMismatchError
-from tfgc._framework import backward_order, complete_gradients, layer_settings, private_api, weight_gradients
+from tfgc._framework import (
+    backward_order,
+    complete_gradients,
+    isolated_traces,
+    layer_settings,
+    private_api,
+    weight_gradients,
+)
 from tfgc._pure import functional, taken_results
 from tfgc._replay import call_checks, host_inputs
 from tfgc._replay.block import block
@@ -94,7 +101,8 @@ class Runner:
 
         So do calls with Keras's `context` arguments, for which nothing is traced.
         """
-        if context or (training is False and not (self._under_tapes and private_api.could_train())):
+        is_training = training is not False or (self._under_tapes and private_api.could_train())
+        if context or not is_training or isolated_traces.is_plain():
             return self._original(self.model, inputs, training=training, mask=mask, **context)
         call_checks.refuse_tf1_graph(f"the enabled {self.model.name!r}")
         if call_checks.is_empty(inputs):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfgc._training.traced_function import TracedFunction
+import tfgc
 
 L = keras.layers
 
@@ -122,14 +122,14 @@ KINDS = {module: 0.3, frozen: 0.5, tasks: 0.6, physics: 0.95, adversaries: 0.4}
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_step_of_any_kind_gives_the_bits_of_tf_function_and_needs_less(kind, capsys):
     found = []
-    for wrap in (tf.function, TracedFunction):
+    for wrap in (tf.function, tfgc.function):
         step, args, variables = kind()
         run = wrap(step)
         shown = [[np.array(t) for t in tf.nest.flatten(run(*args))] for _ in range(3)]
         found.append([a.tobytes() for a in [*tf.nest.flatten(shown), *(np.array(v) for v in variables)]])
     assert found[0] == found[1]
-    (plan,) = run.plans
-    assert plan.peak_bytes <= KINDS[kind] * plan.plain_bytes
+    (now,) = run.status().traces
+    assert now.needed_bytes - now.held_bytes <= KINDS[kind] * (now.plain_bytes - now.held_bytes)
     assert "tfgc: 'step' needs " in capsys.readouterr().err
 
 
@@ -159,7 +159,7 @@ def test_it_is_called_as_a_tf_function_is():
     )
 
     class Ours(Trainer):
-        step = TracedFunction(Trainer.step, verbose=False)
+        step = tfgc.function(Trainer.step, verbose=0)
 
     class Theirs(Trainer):
         step = tf.function(Trainer.step)
@@ -176,7 +176,7 @@ def test_it_is_called_as_a_tf_function_is():
 
 
 def test_a_step_without_gradients_runs_as_it_is(capsys):
-    run = TracedFunction(lambda x: x * 2)
+    run = tfgc.function(lambda x: x * 2)
     assert float(run(tf.constant(2.0))) == 4.0
     assert "runs as it is: no gradient reads a large activation" in capsys.readouterr().err
 
@@ -190,11 +190,12 @@ def test_an_open_batch_counts_as_the_call_has_it():
         return tape.gradient(loss, model.trainable_variables)
 
     known, open_ = (
-        TracedFunction(step, verbose=False),
-        TracedFunction(step, verbose=False, input_signature=[tf.TensorSpec((None, 64))]),
+        tfgc.function(step, verbose=0),
+        tfgc.function(step, verbose=0, input_signature=[tf.TensorSpec((None, 64))]),
     )
     for run in (known, open_):
         run(x)
     # TensorFlow makes some tensors more where it does not know the batch.
-    assert known.plans[0].plain_bytes <= open_.plans[0].plain_bytes <= 1.2 * known.plans[0].plain_bytes
-    assert open_.plans[0].peak_bytes <= 0.5 * open_.plans[0].plain_bytes
+    known, open_ = known.status().traces[0], open_.status().traces[0]
+    assert known.plain_bytes <= open_.plain_bytes <= 1.2 * known.plain_bytes
+    assert open_.needed_bytes <= 0.6 * open_.plain_bytes

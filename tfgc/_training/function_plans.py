@@ -1,0 +1,221 @@
+"""Which plan each trace of a `tfgc.function` runs by: chosen by simulation, corrected by what the real step was measured
+to need.
+
+What a step needs is what it holds all the time (the variables that it uses, its arguments) plus the peak of what it
+makes. The first plan leaves room for what an allocator adds. Then the peak of real steps is read: where it is above the
+budget, or so far below that less recomputation fits, the next plan is chosen by the ratio of measured to simulated.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfgc._errors import InfeasibleBudgetError
+from tfgc._framework import memory_counts, private_api
+from tfgc._planning import budgets
+from tfgc._planning.budgets import Budget
+from tfgc._planning.step_plans import Rewritten, StepPlans
+from tfgc._rewrite import liveness
+from tfgc._step.step import Step
+from tfgc._step.trace import Trace
+from tfgc._step.work import tensor_bytes
+from tfgc._units import check_budget, format_needs, format_percent
+from tfgc.strategies import Strategy
+
+# What allocators add to a simulated peak, at most, before it was measured.
+_ADDED = 1.3
+# Calls of a plan by when it has been measured: the first one makes buffers of its own (constants, layouts of weights).
+_MEASURED = 3
+_MOST_PLANS = 4  # the first one and three corrections
+# A step that needs so little of its budget may do with less recomputation.
+_ROOMY = 0.9
+# With the kernels of oneDNN, TensorFlow counts no tensors below this many bytes on a CPU.
+_UNSEEN = 256 * 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What the user asks of the plans of a function."""
+
+    budget: Budget | None = None
+    strategy: Strategy | None = None
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class TracePlans:
+    """The plans of one trace, of which one is in use.
+
+    Args:
+        trace: The trace.
+        request: What the user asks for.
+        given: What the function that runs takes, as tensors of its graph.
+        rows: What an open size counts as.
+        may_correct: Whether real steps will be measured.
+
+    Raises:
+        InfeasibleBudgetError: If the least plan does not fit in the budget by its simulated peak.
+    """
+
+    def __init__(
+        self, trace: Trace, request: Request, given: Sequence[tf.Tensor], rows: int | None, may_correct: bool
+    ) -> None:
+        self.trace, self._request, self._given, self.rows = trace, request, given, rows
+        self.inputs = tuple(f"{t.dtype.name}{list(t.shape)}" for t in given if t.dtype != tf.resource)
+        self._plans = StepPlans(trace.step)
+        self.variable_bytes = sum(
+            private_api.variable_bytes(t) if t.dtype == tf.resource else tensor_bytes(t, rows)
+            for t in (*(t for t in given if t.dtype == tf.resource), *trace.function.captured_inputs)
+        )
+        self.held_bytes = self.variable_bytes + sum(tensor_bytes(t, rows) for t in given)
+        self.plain_bytes = self.held_bytes + self._plans.plain_bytes
+        self.budget_bytes = self._budget()
+        self._tried: list[tuple[Rewritten, int]] = []  # with what the step was measured to need
+        self._calls = self._most = 0
+        self.plan = self._first()
+        self.is_settled = not may_correct or (self.budget_bytes is None and bool(self.plan.unchanged))
+        self.is_open = self.budget_bytes is not None and any(t.shape.rank and None in t.shape.as_list() for t in given)
+
+    def is_too_small(self, rows: int) -> bool:
+        """Whether the plan was made for a smaller batch than this one, and may not fit for it."""
+        return self.is_open and rows > (self.rows or 0)
+
+    def for_rows(self, rows: int) -> "TracePlans":
+        """Plans of the same trace for larger batches."""
+        found = Trace(self.trace.function, self.trace.calls, rows, self.trace.step.small)
+        return TracePlans(found, self._request, self._given, rows, True)
+
+    @property
+    def needed_bytes(self) -> int:
+        """What the step needs by the plan in use, as simulated."""
+        return self.held_bytes + self.plan.peak_bytes
+
+    @property
+    def measured_bytes(self) -> int | None:
+        """What the step was measured to need by the plan in use; None before."""
+        return next((needed for plan, needed in reversed(self._tried) if plan is self.plan), None)
+
+    def line(self) -> str:
+        """What is said when the trace is made."""
+        if self.plan.unchanged and self.budget_bytes is None:
+            return f"runs as it is: {self.plan.unchanged}"
+        needs = format_needs(self.needed_bytes, self.plain_bytes, self.budget_bytes)
+        more = f"runs as it is: {self.plan.unchanged}" if self.plan.unchanged else self.more()
+        return f"{needs} (simulated, variables and arguments included), {more}"
+
+    def more(self) -> str:
+        """The work of the plan in use on top of the plain step's."""
+        return f"{format_percent(self.plan.overhead, '.0f')} more work"
+
+    def saw(self, made_bytes: int, held_bytes: int) -> bool:
+        """Take in what a call by the plan in use made at its peak, besides what it holds; whether the plan changes."""
+        self._calls += 1
+        if self._calls > 1:
+            self._most = max(self._most, made_bytes)
+        if self._calls < _MEASURED:
+            return False
+        self._tried.append((self.plan, held_bytes + self._most + unseen(self.plan.step)))
+        found = self._next()
+        self.is_settled = found is None
+        if found is None:
+            return False
+        self.plan, self._calls, self._most = found, 0, 0
+        self.is_settled = any(plan is found for plan, _ in self._tried)
+        return True
+
+    def _budget(self) -> int | None:
+        budget = self._request.budget
+        return None if budget is None else budgets.budget_bytes(budget, lambda: self.plain_bytes, self.held_bytes)
+
+    def _first(self) -> Rewritten:
+        if self.budget_bytes is None:
+            if self._request.strategy is None:
+                return self._plans.least()
+            return self._useful(self._plans.by(self._request.strategy, **self._request.options))
+        room = self.budget_bytes - self.held_bytes
+        # A share of what the plain step is simulated to need is compared with what others are simulated to need.
+        is_share = check_budget(self._request.budget) is not None
+        with budgets.explained(self._request.budget):
+            try:
+                return self._within(room if is_share else int(room / _ADDED))
+            except InfeasibleBudgetError:
+                least = self._plans.least()
+                if least.peak_bytes <= room:
+                    return least
+                raise self._infeasible(least) from None
+
+    def _within(self, room: int) -> Rewritten:
+        strategy, tried = self._request.strategy, room
+        if strategy is None or room <= 0 or self._plans.plain_bytes <= room:
+            return self._plans.within(room)
+        for _ in range(4):  # a strategy counts the bytes of its blocks, not those of the step
+            found = self._plans.by(strategy, tried, **self._request.options)
+            if found.peak_bytes <= room:
+                return self._useful(found)
+            tried = int(tried * 0.9 * room / found.peak_bytes)
+        raise InfeasibleBudgetError(room, found.peak_bytes, "the step")
+
+    def _useful(self, plan: Rewritten) -> Rewritten:
+        """The plan, or the plain step where it needs no less."""
+        if plan.unchanged or plan.peak_bytes < plan.plain_bytes:
+            return plan
+        why = f"strategy {plan.strategy!r} saves nothing of the step"
+        return Rewritten(self.trace.step, (), plan.plain_bytes, plan.plain_bytes, 0.0, why, plan.strategy)
+
+    def _infeasible(self, least: Rewritten) -> InfeasibleBudgetError:
+        alive = liveness.timeline(least.step)
+        at = least.step.ops[least.step.order[alive.index(max(alive))]] if alive else None
+        node = "the step" if at is None else least.step.ops[at.traced].name if at.segment else at.name
+        also = f" (simulated; variables and arguments take {self.held_bytes:,} of them)"
+        assert self.budget_bytes is not None
+        return InfeasibleBudgetError(self.budget_bytes, self.held_bytes + least.peak_bytes, node, also)
+
+    def _next(self) -> Rewritten | None:
+        """The plan that is better by what was measured, or None."""
+        budget, (plan, needed), tried = self.budget_bytes, self._tried[-1], len(self._tried)
+        if budget is None or not plan.peak_bytes or tried == _MOST_PLANS:
+            return None
+        is_held, held = needed <= budget, sum(needs <= budget for _, needs in self._tried)
+        # There is nothing to gain, or little, or more was tried and did not hold, or might not be taken back.
+        if is_held and (plan.unchanged or needed > _ROOMY * budget or held < tried or tried == _MOST_PLANS - 1):
+            return None
+        if not is_held and held:
+            return self._best()
+        # Below one, something is left out of the count.
+        ratio = max(1.0, (needed - self.held_bytes) / plan.peak_bytes)
+        try:
+            found = self._within(int((budget - self.held_bytes) / ratio))
+        except InfeasibleBudgetError:
+            found = self._plans.least()
+        is_new = all(found.cuts != each.cuts or found.unchanged != each.unchanged for each, _ in self._tried)
+        is_better = found.overhead < plan.overhead if is_held else found.peak_bytes < plan.peak_bytes
+        return found if is_new and is_better else self._best()
+
+    def _best(self) -> Rewritten | None:
+        """Of the plans that were tried, that of least work which held, or else the one of least need; None if in use."""
+        assert self.budget_bytes is not None
+        over = [(max(0, needed - self.budget_bytes), plan.overhead) for plan, needed in self._tried]
+        best, _ = self._tried[over.index(min(over))]
+        return None if best is self.plan else best
+
+    def cuts(self) -> Iterator[tuple[str, int]]:
+        """Where the forward part is cut, by operation, and what is stored of the segment that ends there."""
+        step, plan = self.trace.step, self.plan
+        ends = sorted((step.at[cut.behind], step.ops[cut.behind].name) for cut in plan.cuts)
+        read = [t for op in plan.step.ops.values() if op.segment or op.is_gradient for t in op.inputs]
+        stored = {
+            b for t in read if not plan.step.ops[t[0]].segment
+            for b in [plan.step.buffer(t)] if plan.step.is_planned(b) and not plan.step.ops[b[0]].is_gradient
+        }  # fmt: skip
+        start = -1
+        for end, name in ends:
+            yield name, sum(step.size(b) for b in stored if start < step.at[b[0]] <= end)
+            start = end
+
+
+def unseen(step: Step) -> int:
+    """Bytes of a step's peak that TensorFlow does not count on the device where steps run."""
+    if memory_counts.devices()[0].startswith("GPU") or memory_counts.cpu_kernels() != "oneDNN":
+        return 0
+    return liveness.peak(step) - liveness.peak(dataclasses.replace(step, small=max(_UNSEEN, step.small)))

@@ -1,0 +1,86 @@
+"""What a `tfgc.function` does, as it says itself."""
+
+import dataclasses
+
+from tfgc._core.shown import Brief, Shown, limited
+from tfgc._training.function_plans import TracePlans
+from tfgc._units import format_bytes, format_measured, format_needs
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class TraceStatus(Brief):
+    """How a step runs for one signature.
+
+    Attributes:
+        inputs: Dtypes and shapes of the tensors that it takes.
+        needed_bytes: What the step needs, as simulated: variables that it uses, its arguments, and what it makes.
+        plain_bytes: The same of the step as it was written.
+        held_bytes: Of both, variables and arguments.
+        overhead: Work on top of the plain step's, as a fraction of it.
+        budget_bytes: What the budget comes to, or None.
+        measured_bytes: What it was measured to need, or None.
+        unchanged: Why it runs as it is, or "".
+        cuts: Where its forward part is cut: the name of each operation, and bytes that are stored of what lies between
+            it and the cut before.
+    """
+
+    inputs: tuple[str, ...]
+    needed_bytes: int
+    plain_bytes: int
+    held_bytes: int
+    overhead: float
+    budget_bytes: int | None
+    measured_bytes: int | None
+    unchanged: str
+    cuts: tuple[tuple[str, int], ...]
+    _more: str
+
+    def __str__(self) -> str:
+        words = [self._needs()]
+        words.append(f"runs as it is: {self.unchanged}" if self.unchanged else self._more)
+        if self.cuts:
+            words.append(f"{len(self.cuts) + 1} segments")
+        return f"{', '.join(self.inputs) or 'no tensors'}: {', '.join(words)}"
+
+    def _needs(self) -> str:
+        if self.measured_bytes is None:
+            return f"{format_needs(self.needed_bytes, self.plain_bytes, self.budget_bytes)} (simulated)"
+        if self.budget_bytes is not None:
+            return format_measured(self.measured_bytes, budget=self.budget_bytes)
+        saves = "" if self.measured_bytes < self.plain_bytes or self.unchanged else "saves nothing: "
+        return f"{saves}{format_measured(self.measured_bytes)} of {format_bytes(self.plain_bytes)} simulated"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class FunctionStatus(Shown):
+    """What a `tfgc.function` does.
+
+    Attributes:
+        name: Of the function.
+        traces: A `TraceStatus` for each signature that it was called with.
+        note: Why calls run the function as it is, or "".
+    """
+
+    name: str
+    traces: tuple[TraceStatus, ...]
+    note: str = ""
+
+    def __str__(self) -> str:
+        count = f"{len(self.traces)} signature{'s' * (len(self.traces) > 1)}" if self.traces else "not called yet"
+        head = f"{self.name}: {count if self.traces or not self.note else ''}{', ' * bool(self.traces and self.note)}"
+        return "\n".join(limited([head + self.note, *(f"  {trace}" for trace in self.traces)]))
+
+    def explain(self) -> str:
+        """Where the forward part of the step is cut, and what is stored there, for each signature."""
+        lines = []
+        for trace in self.traces:
+            lines += [str(trace), *(f"  cut behind {name}, {format_bytes(stored)} stored" for name, stored in trace.cuts)]
+        return "\n".join(lines)
+
+
+def trace_status(plans: TracePlans) -> TraceStatus:
+    """How a step runs for one signature."""
+    return TraceStatus(
+        plans.inputs, plans.needed_bytes, plans.plain_bytes, plans.held_bytes, plans.plan.overhead, plans.budget_bytes,
+        plans.measured_bytes, plans.plan.unchanged, tuple(plans.cuts()), plans.more(),
+    )  # fmt: skip

@@ -1,0 +1,237 @@
+"""What `tfgc.function` returns: called, bound and inspected as a `tf.function` is.
+
+TensorFlow's own cache decides when to trace again: the function that runs is a `tf.function` whose body, when it is
+traced, traces the user's function apart, plans it, and builds the rewritten step. Where a plan changes, that body alone
+is traced again.
+"""
+
+import functools
+import inspect
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfgc._errors import TfgcError
+from tfgc._framework import concrete_functions, isolated_traces, memory_counts, private_api
+from tfgc._run.emit import Built
+from tfgc._step.trace import Trace, trace
+from tfgc._step.work import tensor_bytes
+from tfgc._training.function_plans import Request, TracePlans
+from tfgc._training.function_status import FunctionStatus, trace_status
+
+_IN_STRATEGY = "in the scope of a tf.distribute.Strategy no step is rewritten"
+
+
+class Settings(NamedTuple):
+    """How a function is traced and run: options of `tf.function` for the user's code and for what runs, and tfgc's."""
+
+    traced: dict[str, Any]
+    runs: dict[str, Any]
+    request: Request
+    verbose: bool
+
+
+class RewrittenFunction:
+    """A function that runs as a rewritten step.
+
+    Args:
+        function: The user's.
+        settings: How it is traced and run.
+        traced: The `tf.function` of a method that is bound.
+    """
+
+    def __init__(self, function: Callable[..., Any], settings: Settings, traced: Any = None) -> None:
+        # Called in a function that AutoGraph converts, this one is left as it is.
+        functools.update_wrapper(self, tf.autograph.experimental.do_not_convert(function))
+        functools.update_wrapper(self, function, updated=())
+        del self.__wrapped__  # TensorFlow would take what it wraps in its place
+        self.__signature__ = inspect.signature(function)
+        if traced is not None:
+            self.__signature__ = self.__signature__.replace(parameters=[*self.__signature__.parameters.values()][1:])
+        self._name = getattr(function, "__name__", type(function).__name__)
+        self._function, self._settings = function, settings
+        self._traced = tf.function(function, **settings.traced) if traced is None else traced
+        self._bound: weakref.WeakKeyDictionary[Any, RewrittenFunction] = weakref.WeakKeyDictionary()
+        self._traces: dict[int, Trace] = {}  # by the identity of the function that TensorFlow made
+        self._plans: dict[int, TracePlans] = {}
+        self._graphs: weakref.WeakKeyDictionary[Any, TracePlans] = weakref.WeakKeyDictionary()
+        self._xla = bool(settings.runs.get("jit_compile"))
+        self._is_measured = not self._xla
+        self._note = ""
+        self._call = threading.local()  # the rows of the batch of the call that runs now
+        self._runs = self._emitted()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        plain = self._plain()
+        if plain is not None:
+            return plain(*args, **kwargs)
+        self._call.rows = _rows((args, kwargs))
+        plans = self._unsettled(args, kwargs)
+        if plans is None:
+            return self._runs(*args, **kwargs)
+        return self._measured(plans, args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        method = self._traced.__get__(instance, owner)
+        if isinstance(method, types.MethodType):  # TensorFlow passes composite tensors as arguments
+            return types.MethodType(self, instance)
+        if instance not in self._bound:
+            self._bound[instance] = RewrittenFunction(self._function, self._settings, method)
+        return self._bound[instance]
+
+    def __reduce__(self) -> Any:
+        return RewrittenFunction, (self._function, self._settings)
+
+    def __repr__(self) -> str:
+        return f"<tfgc.function {self._name!r}>"
+
+    @property
+    def python_function(self) -> Callable[..., Any]:
+        """The function that was given."""
+        return self._traced.python_function
+
+    @property
+    def input_signature(self) -> Any:
+        """As that of `tf.function`."""
+        return self._runs.input_signature
+
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
+        """As that of `tf.function`."""
+        traced = self._plain() is not None
+        self._call.rows = _rows((args, kwargs))
+        return (self._traced if traced else self._runs).get_concrete_function(*args, **kwargs)
+
+    def pretty_printed_concrete_signatures(self, verbose: bool = True) -> str:
+        """As that of `tf.function`."""
+        return self._runs.pretty_printed_concrete_signatures(verbose)
+
+    def experimental_get_tracing_count(self) -> int:
+        """How often the Python code ran to be traced."""
+        return self._traced.experimental_get_tracing_count()
+
+    def experimental_get_compiler_ir(self, *args: Any, **kwargs: Any) -> Any:
+        """As that of `tf.function`."""
+        return self._runs.experimental_get_compiler_ir(*args, **kwargs)
+
+    def status(self) -> FunctionStatus:
+        """What the function needs, and of how much, for each signature; print it."""
+        return FunctionStatus(self._name, tuple(map(trace_status, self._plans.values())), self._note)
+
+    def _plain(self) -> Callable[..., Any] | None:
+        """What runs in place of the rewritten step, where the call comes from a place that takes none."""
+        if isolated_traces.is_plain():  # a part of a step that is rewritten as a whole
+            return self._traced
+        if tf.config.functions_run_eagerly():
+            return self.python_function
+        if tf.distribute.has_strategy():
+            self._note = self._note or self._say(f"runs as it is: {_IN_STRATEGY}")
+            if tf.distribute.in_cross_replica_context():
+                return self._traced
+            # What replicas do together cannot be done from inside of a tf.function.
+            converts = self._settings.traced.get("autograph", True) and not tf.executing_eagerly()
+            return tf.autograph.to_graph(self.python_function) if converts else self.python_function
+        if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
+            return None
+        return self._traced
+
+    def _say(self, words: str) -> str:
+        if self._settings.verbose:
+            print(f"tfgc: {self._name!r} {words}", file=sys.stderr, flush=True)
+        return words
+
+    def _emitted(self) -> Any:
+        def build(*args: Any, **kwargs: Any) -> Any:
+            return self._build(*args, **kwargs)
+
+        build.__name__, build.__signature__ = self._name, self.__signature__
+        return tf.function(build, autograph=False, **self._settings.runs)
+
+    def _build(self, *args: Any, **kwargs: Any) -> Any:
+        """The rewritten step in the graph of the function that runs, for what TensorFlow traces that with."""
+        graph: Any = tf.compat.v1.get_default_graph()
+        given, rows = list(graph.inputs), getattr(self._call, "rows", None)
+        specs, named = tf.nest.map_structure(_spec, (args, kwargs))
+        found = trace(_Plainly(self._traced), *specs, rows=rows, **named)
+        function, key = found.function, id(found.function)
+        found = self._traces.setdefault(key, found)  # gradient calls were noted when it was made
+        plans = self._plans.get(key)
+        if plans is None:
+            plans = self._plans[key] = TracePlans(
+                found, self._settings.request, given, rows, self._is_measured and not private_api.in_xla()
+            )
+            self._say(plans.line())
+        self._graphs[graph] = plans
+        for variable in function.variables:  # so that tapes around the call watch them
+            variable.read_value()
+        if plans.plan.unchanged:
+            return concrete_functions.call_flat(function, given)
+        made = Built(found, plans.plan.step, self._xla or private_api.in_xla())(given)
+        return function.function_type.pack_output(made)
+
+    def _unsettled(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TracePlans | None:
+        """The plans for these arguments, if their steps are to be measured."""
+        if not (self._is_measured and tf.executing_eagerly()):
+            return None
+        rows, all_plans = self._call.rows or 0, self._plans.values()
+        if all_plans and all(each.is_settled and not each.is_too_small(rows) for each in all_plans):
+            return None
+        plans = self._graphs.get(concrete_functions.concrete(self._runs, args, kwargs).graph)
+        if plans is not None and plans.is_too_small(rows):
+            (key,) = (key for key, each in self._plans.items() if each is plans)
+            plans = self._plans[key] = plans.for_rows(rows)
+            self._runs = self._emitted()
+        return None if plans is None or plans.is_settled else plans
+
+    def _measured(self, plans: TracePlans, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The results of a call, whose peak is taken in."""
+        try:
+            peaks = memory_counts.Peaks(memory_counts.devices())
+        except TfgcError:  # TensorFlow does not count here
+            self._is_measured = False
+            return self._runs(*args, **kwargs)
+        try:
+            results = self._runs(*args, **kwargs)
+        finally:
+            found = peaks.close()
+        device = max(found, key=lambda each: found[each] - peaks.held[each])
+        flat = tf.nest.flatten((args, kwargs), expand_composites=True)
+        there = (t for t in flat if isinstance(t, tf.Tensor) and t.dtype != tf.resource and t.device.endswith(device))
+        held = plans.variable_bytes + sum(tensor_bytes(t, None) for t in there)
+        if plans.saw(found[device] - peaks.held[device], held):
+            self._runs = self._emitted()
+        return results
+
+
+class _Plainly:
+    """A `tf.function` whose traces run enabled models by their own code."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
+        with isolated_traces.plainly():
+            return self._function.get_concrete_function(*args, **kwargs)
+
+
+def _spec(value: Any) -> Any:
+    """What stands for an argument in the trace: specs of tensors, other values as they are."""
+    if isinstance(value, tf.Tensor):
+        return tf.TensorSpec(value.shape, value.dtype)
+    parts = tf.nest.flatten(value, expand_composites=True)
+    return value if parts and parts[0] is value else tf.type_spec_from_value(value)
+
+
+def _rows(arguments: Any) -> int | None:
+    """The samples of the first argument that has any."""
+    for value in tf.nest.flatten(arguments):
+        shape = getattr(value, "shape", None)
+        if shape is not None and len(shape) and shape[0] is not None:
+            return int(shape[0])
+    return None
