@@ -30,6 +30,7 @@ from tfgc._training import layer_calls, plan_report
 from tfgc._training.own_steps import InStep, StepHere, TracedSteps
 from tfgc._training.segment_runner import Runner
 from tfgc._training.training_state import TrainingState
+from tfgc._training.whole_step import WholeStep
 
 # Plans that a model keeps, of hundreds of lengths that texts may have; beyond, shorter ones run by those of longer.
 _MOST_PLANS = 8
@@ -53,17 +54,18 @@ class FirstCall:
         self._in_layers: layer_calls.ByCalls | None = None
         self._train_step: Callable = model.train_step
         self._in_step, self._lock = InStep[StepHere](), threading.Lock()
+        self.whole = WholeStep(model, request, self._training, verbose)
         self.note: str | None = None  # why the model trains as before; None if no step has shown that
 
     @property
     def plans(self) -> dict[Signature, first_batch.PlannedStep]:
         """The plans that were made, by signature."""
-        return {signature: made.step for signature, made in self._made.copy().items()}
+        return {signature: made.step for signature, made in self._made.copy().items()} | self.whole.made.copy()
 
     @property
     def latest(self) -> first_batch.PlannedStep | None:
         """The plan of the latest call; None before the first one."""
-        return self.latest_made and self.latest_made.step
+        return None if self._latest is None else self.plans.get(self._latest)
 
     @property
     def latest_made(self) -> "_Made | None":
@@ -95,6 +97,12 @@ class FirstCall:
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
         """Replace the model's own `train_step`, whose calls of the model are planned as parts of it."""
         if len(args) + len(kwargs) != 1 or isolated_traces.is_part() or self._in_step.here is not None:
+            return self._train_step(*args, **kwargs)
+        if self.whole.applies((*args, *kwargs.values())):
+            logs = self.whole.run(self._train_step, *args, *kwargs.values())
+            self._latest = self.whole.latest
+            return logs
+        if not tracing.has_own_step(self._model):
             return self._train_step(*args, **kwargs)
         xla = plan_report.mode_of_call(self._compiled) == "xla"
         latest, (batch,) = self.latest, (*args, *kwargs.values())

@@ -28,6 +28,7 @@ from tfgc._replay import call_checks
 from tfgc._training import layer_calls, plan_report
 from tfgc._training.own_steps import InStep
 from tfgc._training.training_state import TrainingState
+from tfgc._training.whole_step import WholeStep
 
 # Plans that are kept, one for each state in which the model trains.
 _MOST_PLANS = 8
@@ -52,6 +53,7 @@ class FirstStep:
         self._is_plain = self._has_warned = False
         self._in_step = InStep[bool]()
         self._lock = threading.RLock()
+        self.whole = WholeStep(model, request, self._training, verbose)
 
     @property
     def note(self) -> str | None:
@@ -83,6 +85,10 @@ class FirstStep:
         """Replace the model's `train_step`; of one that takes more than a batch, calls of the model are planned."""
         if len(args) + len(kwargs) != 1 or isolated_traces.is_part() or self._in_step.here is not None:
             return self._train_step(*args, **kwargs)
+        if self.whole.applies((*args, *kwargs.values())):
+            logs = self.whole.run(self._train_step, *args, *kwargs.values())
+            self.latest = self.whole.latest and self.whole.made.get(self.whole.latest)
+            return logs
         self.plan_for(*args, *kwargs.values())
         return self._in_step.run(True, self._train_step, *args, **kwargs)
 

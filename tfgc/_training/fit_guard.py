@@ -29,6 +29,9 @@ from tfgc._training.stand_ins import mode_of_fit, runner_of, stand_in
 def install(model: keras.Model, on_oom: str | None, *, by_plan: bool, run_options: dict[str, Any]) -> None:
     """Guard the training function of a model that has just been enabled, by a plan or by `layers=`."""
     remove(model)
+    own = stand_in(model)
+    if on_oom is not None and isinstance(own, FirstCall | FirstStep):
+        own.whole.is_off = True  # a step to be taken back updates in its own way
     model.__dict__["make_train_function"] = _GuardedFit(model, on_oom, by_plan, run_options).make
 
 
@@ -108,7 +111,13 @@ class _GuardedFit(out_of_memory.GuardedStep):
 
     def _run(self, iterator: Any) -> Any:
         if self.atomic is None:
-            return self.guarded(iterator)
+            own = stand_in(self._model)
+            if not isinstance(own, FirstCall | FirstStep):
+                return self.guarded(iterator)
+            results, changes = own.whole.measured(lambda: self.guarded(iterator))
+            if changes:
+                self.make(force=True)
+            return results
         self._declared = iterator.element_spec if isinstance(iterator, tf.data.Iterator) else None
         # Keras's data adapters put an optional in place of an input that is None.
         absent = tf.experimental.Optional
@@ -138,6 +147,8 @@ class _GuardedFit(out_of_memory.GuardedStep):
         model: Any = self._model
         runner, own = runner_of(model), stand_in(model)
         latest = own.latest if isinstance(own, FirstCall) else None
+        if isinstance(own, FirstCall | FirstStep) and own.whole.is_in_use:
+            return own.whole.to_explain()
         if runner is not None and (latest is None or latest.own_step is None):
             inputs = None if self.atomic is None else keras.utils.unpack_x_y_sample_weight(data)[0]
             return out_of_memory.step_by_nodes(model, runner.plan, inputs, model.optimizer, model.loss, self.mode)

@@ -11,6 +11,7 @@ from tfgc._errors import PlanMismatchError, UnsupportedModelError
 from tfgc._framework import layer_settings
 from tfgc._training import out_of_memory
 from tfgc._training.atomic_step import AtomicStep
+from tfgc._training.rewritten_function import RewrittenFunction
 from tfgc._training.segment_runner import Runner
 
 # Traces of a step, by settings of its model: a dropout rate that is lowered at every step makes a new one each time.
@@ -70,7 +71,9 @@ class FollowingStep(out_of_memory.GuardedStep):
         return self._settings(), tuple([v.trainable for v in self._variables])
 
     def planned(self, x: Any, y: Any, sample_weight: Any) -> out_of_memory.StepByPlan:
-        trainer = self._trainer
+        trainer, function = self._trainer, self._functions.get(self._key())
+        if isinstance(function, RewrittenFunction):
+            return out_of_memory.step_as_a_whole(trainer.model, trainer.optimizer, function.latest)
         if self._slices > 1:
             x = tf.nest.map_structure(lambda t: None if t is None else t[: -(-len(t) // self._slices)], x)
         plan = self._runner.plan

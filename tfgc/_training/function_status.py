@@ -74,7 +74,10 @@ class FunctionStatus(Shown):
         """Where the forward part of the step is cut, and what is stored there, for each signature."""
         lines = []
         for trace in self.traces:
-            lines += [str(trace), *(f"  cut behind {name}, {format_bytes(stored)} stored" for name, stored in trace.cuts)]
+            lines += [
+                str(trace),
+                *(f"  cut behind {name}, {format_bytes(stored)} stored" for name, stored in trace.cuts),
+            ]
         return "\n".join(lines)
 
 

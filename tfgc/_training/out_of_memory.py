@@ -13,10 +13,12 @@ import tensorflow as tf
 
 from tfgc._core.ignored_warnings import ignored_warnings
 from tfgc._core.plan import Plan
+from tfgc._core.segments import Outlook
 from tfgc._errors import InfeasibleBudgetError, OptionError, OutOfMemoryWarning, TfgcError, did_you_mean, warn
 from tfgc._planning import annotated, budgets, free_memory
 from tfgc._planning.node_plans import AnyPlans, NodePlans
 from tfgc._training.atomic_step import AtomicStep
+from tfgc._training.function_plans import TracePlans
 from tfgc._units import PERCENT, format_bytes
 
 # The most that the next budget is of what the plan that failed should have needed.
@@ -36,7 +38,7 @@ class StepByPlan:
     model: keras.Model
     plan: Plan
     optimizer: keras.Optimizer | None
-    plans: Callable[[], AnyPlans]
+    plans: Callable[[], Any]  # `AnyPlans`, or what looks like them
 
     @property
     def fixed(self) -> int:
@@ -70,6 +72,35 @@ def step_by_nodes(model: Any, plan: Plan, inputs: Any, optimizer: Any, loss: Any
         return NodePlans(graph, mode)
 
     return StepByPlan(model, plan, optimizer, plans)
+
+
+def step_as_a_whole(model: keras.Model, optimizer: keras.Optimizer | None, plans: TracePlans) -> StepByPlan:
+    """A step that was traced as a whole."""
+    return StepByPlan(model, plans.described(), optimizer, lambda: _WholeSteps(plans))
+
+
+class _WholeSteps:
+    """Plans of a step that was traced as a whole."""
+
+    def __init__(self, plans: TracePlans) -> None:
+        self._plans = plans
+
+    def estimate(self, plan: Plan, fixed: int) -> Outlook:
+        """What a plan needs."""
+        assert plan.outlook is not None
+        return plan.outlook
+
+    def fitting(self, budget: int, fixed: int) -> Plan:
+        """The plan of least work within a budget; `InfeasibleBudgetError` if there is none."""
+        return self._plans.described(self._plans.step_plans.within(budget - self._plans.held_bytes))
+
+    def least(self) -> Plan:
+        """The plan of least peak."""
+        return self._plans.described(self._plans.step_plans.least())
+
+    def with_figures(self, plan: Plan) -> Plan:
+        """The plan, which has its figures."""
+        return plan
 
 
 class Diagnosis(NamedTuple):

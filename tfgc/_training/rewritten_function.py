@@ -124,6 +124,11 @@ class RewrittenFunction:
         """What the function needs, and of how much, for each signature; print it."""
         return FunctionStatus(self._name, tuple(map(trace_status, self._plans.values())), self._note)
 
+    @property
+    def latest(self) -> TracePlans:
+        """The plans of the trace that was made last."""
+        return [*self._plans.values()][-1]
+
     def _plain(self) -> Callable[..., Any] | None:
         """What runs in place of the rewritten step, where the call comes from a place that takes none."""
         if isolated_traces.is_plain():  # a part of a step that is rewritten as a whole

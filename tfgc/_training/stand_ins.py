@@ -6,7 +6,6 @@ from typing import Any
 import keras
 
 from tfgc import strategies
-from tfgc._calls import tracing
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, PlanMismatchError, UnsupportedModelError
 from tfgc._framework import keras_models
@@ -37,8 +36,7 @@ def plan_later(model: keras.Model, request: Request, verbose: bool, options: dic
     layer_calls.restore_calls(model)
     first_call = FirstCall(model, request, verbose, options)
     functional_graphs.replace_method(model, "call", first_call.call)
-    if tracing.has_own_step(model):
-        functional_graphs.replace_method(model, "train_step", first_call.train_step)
+    functional_graphs.replace_method(model, "train_step", first_call.train_step)
 
 
 def check_trainable(model: keras.Model) -> None:

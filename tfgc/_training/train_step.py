@@ -17,6 +17,8 @@ from tfgc._tracing import functional_graphs
 from tfgc._training import early_updates, out_of_memory
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.following_step import FollowingStep
+from tfgc._training.function_plans import Request
+from tfgc._training.rewritten_function import RewrittenFunction, Settings
 from tfgc._training.segment_runner import Runner
 from tfgc._training.separate_samples import SeparateSamples
 from tfgc._training.trainer import Trainer
@@ -63,7 +65,8 @@ def train_step(
         loss: What `model.compile` takes: a name, a function, a `keras.Loss`, or
             for several outputs a list or dict of them; None where layers add the losses, and the step is given no `y`.
         optimizer: A `keras.Optimizer` or its name.
-        plan: A `tfgc.Plan`. Default: `tfgc.plan(model)`, for XLA with `jit_compile`; nothing is recomputed with
+        plan: A `tfgc.Plan`. Default: that of least memory for the step as a whole, as `tfgc.function` finds it;
+            `tfgc.plan(model)` in Python, for XLA, and with what changes the update; nothing is recomputed with
             `micro_batches`.
         metrics: What `model.compile` takes. They accumulate until `step.reset_metrics()`.
         run_eagerly: Run the step in Python, with every segment compiled, instead
@@ -145,7 +148,11 @@ def train_step(
         raise OptionError("on_oom='replan': a step of several replicas cannot be taken back; leave it out")
     strategies.check_plan(plan)
     mode = "compiled" if run_eagerly else "xla" if jit_compile else "graph"
-    if plan is None and micro_batches > 1:
+    is_whole = (
+        plan is None and mode == "graph" and micro_batches == 1 and on_oom is None and not replicas
+        and apply_gradients == early_updates.AT_END
+    )  # fmt: skip
+    if plan is None and (is_whole or micro_batches > 1):
         plan = planner.plan(model, strategy="keep_all")
     elif plan is None:
         plan = planner.plan(model, mode="xla" if mode == "xla" else "graph")
@@ -178,6 +185,9 @@ def train_step(
     any_size = not jit_compile or micro_batches == 1
     options: dict[str, Any] = {"autograph": False, "reduce_retracing": any_size, "jit_compile": jit_compile}
     make = (lambda: whole) if run_eagerly else functools.partial(tf.function, whole, **options)
+    if is_whole:
+        settings = Settings({"autograph": False}, {"reduce_retracing": True}, Request(), verbose=False)
+        make = functools.partial(RewrittenFunction, whole, settings)
     if run_eagerly or not tf.distribute.has_strategy():
         following = FollowingStep(make, trainer, runner, mode, atomic, micro_batches)
         made: Any = tf.autograph.experimental.do_not_convert(following.run)

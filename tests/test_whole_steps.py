@@ -1,0 +1,156 @@
+"""`fit`, `train_on_batch` and `train_step` by a plan of the whole step: plain's bits, whatever Keras does in it."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfgc
+
+L = keras.layers
+ROWS, SIZE = 16, 24
+X, Y = np.random.default_rng(0).random((2 * ROWS + 5, SIZE, SIZE, 4), "float32"), np.arange(2.0 * ROWS + 5) % 3
+
+
+@pytest.fixture(autouse=True)
+def optimizer_off():
+    """TensorFlow's graph optimizer fuses operations of one step and not of another."""
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
+def cnn(kind=keras.Model):
+    x = inputs = L.Input((SIZE, SIZE, 4))
+    for i in range(4):
+        x = L.BatchNormalization()(L.Conv2D(8, 3, padding="same", use_bias=False)(x))
+        x = L.Dropout(0.2)(L.Activation("gelu", activity_regularizer="l2" if i == 3 else None)(x))
+    return kind(inputs, L.Dense(3)(L.GlobalAveragePooling2D()(x)), name="net")
+
+
+class Own(keras.Model):
+    """Two gradient calls of one step, one of them for the second half of the batch."""
+
+    def train_step(self, data):
+        x, y = data[:2]
+        for scale in (1.0, -0.5):
+            with tf.GradientTape() as tape:
+                loss = scale * self.compute_loss(x, y, self(x * scale, training=True))
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss, "nothing": {"inside": tf.norm(y)}}
+
+
+class Subclassed(keras.Model):
+    """A model without a graph of layers."""
+
+    def __init__(self):
+        super().__init__(name="subclassed")
+        self.convolutions = [L.Conv2D(8, 3, padding="same", activation="gelu") for _ in range(4)]
+        self.drop, self.head = L.Dropout(0.2), L.Dense(3)
+
+    def call(self, x, training=None):
+        for convolution in self.convolutions:
+            x = self.drop(convolution(x), training=training)
+        self.add_loss(1e-3 * tf.reduce_mean(x**2))
+        return self.head(tf.reduce_mean(x, [1, 2]))
+
+
+def adam(**options):
+    return keras.optimizers.Adam(0.01, **options)
+
+
+KINDS = {
+    "metrics": lambda: (cnn(), {"optimizer": adam(), "metrics": ["accuracy"], "weighted_metrics": ["accuracy"]}),
+    "averages": lambda: (cnn(), {"optimizer": adam(use_ema=True, ema_overwrite_frequency=2, clipnorm=1.0)}),
+    "accumulated": lambda: (cnn(), {"optimizer": adam(gradient_accumulation_steps=2)}),
+    "several at once": lambda: (cnn(), {"optimizer": adam(), "steps_per_execution": 3}),
+    "scaled": lambda: (cnn(), {"optimizer": keras.optimizers.LossScaleOptimizer(adam())}),
+    "own step": lambda: (cnn(Own), {"optimizer": adam()}),
+    "subclassed": lambda: (Subclassed(), {"optimizer": "sgd"}),
+}
+
+
+def trained(kind, enabled, **options):
+    """Histories and all variables after two epochs, the last batch of which is smaller."""
+    keras.utils.set_random_seed(5)
+    model, settings = KINDS[kind]()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(loss=loss, **settings)
+    if enabled:
+        tfgc.enable(model, verbose=0, **options)
+    weights = {0: 1.0, 1: 0.5, 2: 2.0} if kind == "metrics" else None
+    history = model.fit(X, Y, batch_size=ROWS, epochs=2, verbose=0, class_weight=weights).history
+    model.layers[1].trainable = False  # weights that are frozen later
+    model.compile(loss=loss, **{**settings, "optimizer": "sgd"})
+    logs = model.train_on_batch(X[:ROWS], Y[:ROWS], return_dict=True)
+    seeds = [layer.seed_generator.state for layer in model._flatten_layers() if isinstance(layer, L.Dropout)]
+    return model, [history, logs, *map(np.array, [*model.variables, *seeds])]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fit_by_a_plan_of_the_whole_step_gives_plains_bits(kind):
+    _, plain = trained(kind, False)
+    model, rewritten = trained(kind, True)
+    planned = tfgc.status(model).plans
+    assert planned
+    assert all(one.predicted_bytes < 0.8 * one.plain_bytes for one in planned if one.batch_size == ROWS)
+    for one, other in zip(plain, rewritten, strict=True):
+        np.testing.assert_equal(other, one)
+
+
+def test_the_python_code_of_a_step_runs_once_for_a_trace():
+    runs = []
+
+    class Counting(keras.Model):
+        def train_step(self, data):
+            runs.append(data[0].shape)
+            return super().train_step(data)
+
+    model = tfgc.enable(cnn(Counting), verbose=0)
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.fit(X[:ROWS], Y[:ROWS], batch_size=ROWS, epochs=3, verbose=0)
+    assert len(runs) == 1
+
+
+def test_a_plan_within_a_budget_is_corrected_by_real_steps_and_traced_no_further():
+    runs = []
+
+    class Counting(keras.Model):
+        def train_step(self, data):
+            runs.append(data[0].shape)
+            return super().train_step(data)
+
+    model = cnn(Counting)
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    tfgc.enable(model, budget="60%", verbose=0)
+    callback = tfgc.PeakMemory()
+    model.fit(X[: 2 * ROWS], Y[: 2 * ROWS], batch_size=ROWS, epochs=6, verbose=0, callbacks=[callback])
+    assert len(runs) == 1
+    (planned,) = tfgc.status(model).plans
+    assert planned.predicted_bytes <= 0.6 * planned.plain_bytes
+    assert callback.step_bytes <= 1.02 * planned.plan.outlook.budget_bytes
+
+
+def test_what_a_plan_of_a_step_prints_names_its_operations():
+    model, _ = trained("own step", True)
+    planned = tfgc.status(model).plans[0]
+    assert any("conv2d" in node for segment in planned.plan.segments for node in segment.nodes)
+    assert "recompute" in planned.plan.explain()
+    assert tfgc.Plan.from_json(planned.plan.to_json()) == planned.plan
+
+
+def test_train_step_plans_the_whole_step():
+    losses = []
+    for plan in (None, "keep_all"):
+        keras.utils.set_random_seed(5)
+        model = cnn()
+        plan = plan and tfgc.plan(model, strategy=plan)
+        step = tfgc.train_step(model, "mse", adam(), plan=plan)
+        y = np.ones((ROWS, 3), "float32")
+        step(X[:ROWS], y)
+        with tfgc.peak() as peak:
+            losses.append([float(step(X[:ROWS], y)["loss"]) for _ in range(3)])
+        losses[-1].append(peak.peak_bytes - peak.held_bytes)
+    (*rewritten, needed), (*plain, plain_needed) = losses
+    assert rewritten == plain
+    assert needed < 0.8 * plain_needed
