@@ -56,18 +56,20 @@ def instead_of_model(given: Any) -> str:
 
 def check_step(given: Any) -> None:
     """Raise `OptionError` for what is no Python function that can take the place of a training step."""
-    advice = None
+    what, advice = reprlib.repr(given), None
     if isinstance(given, keras.Model):
-        advice = "tfgc.enable(model) has a model train in less memory; or give the function that trains it"
+        what, advice = f"the model {given.name!r}", "tfgc.enable(model) has it train in less memory"
     elif isinstance(given, keras.Layer):
-        advice = "in a step of your own, tfgc.recompute(layer) recomputes it; or give the step"
+        what, advice = f"the layer {given.name!r}", "in a step of your own, tfgc.recompute(layer) recomputes it"
+    elif any(base.__module__.partition(".")[0] == "tf_keras" for base in type(given).__mro__):
+        advice = "give the function that trains it"
     elif isinstance(given, type):
-        advice = "it is a class: give the function that runs a step"
+        advice = "it is a class; give the function that runs a step"
     elif hasattr(given, "get_concrete_function") or isinstance(given, tf.types.experimental.ConcreteFunction):
-        advice = "it is traced by itself: use tfgc.function in place of tf.function, or give its python_function"
+        advice = "it is traced already; use tfgc.function in place of tf.function, or give its python_function"
+    elif isinstance(given, int | float | str):
+        advice = f"a budget has a name: tfgc.function(budget={given!r})"
     elif not callable(given):
         advice = "give the function itself, and call what this returns: tfgc.function(step)(x)"
-        if isinstance(given, int | float | str):
-            advice = f"a budget has a name: tfgc.function(budget={given!r})"
     if advice is not None:
-        raise OptionError(f"function takes a training step, not {reprlib.repr(given)}: {advice}")
+        raise OptionError(f"function takes a training step, not {what}: {advice}")

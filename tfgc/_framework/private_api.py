@@ -23,6 +23,8 @@ in_stateless_scope = stateless_scope.in_stateless_scope
 in_symbolic_scope = internals.symbolic_scope.in_symbolic_scope
 # A context in which no tape records what runs, whether it is eager or not.
 no_recording = record.stop_recording
+# Whether a tape or a forward accumulator of this thread may follow what runs.
+could_record = record.could_possibly_record
 # What `tf.random.set_seed` was last given.
 tensorflow_seed = internals.context.global_seed
 

@@ -16,6 +16,7 @@ from tfgc.strategies import Strategy
 
 # Options of `tf.function` that are handed on: to the one that traces the user's code, and to the one that runs.
 _OF_TRACE = ("experimental_autograph_options",)
+_ON_HOST = ("hybrid", "offload")
 _OF_RUN = ("experimental_attributes", "experimental_implements")
 
 
@@ -47,8 +48,8 @@ def function(
     Args:
         fn: The step. Without it, a decorator is returned: `@tfgc.function(budget="70%")`.
         budget: Bytes that the whole step may use on the device: `4_000_000_000`, `"4GB"`, a share of what the step
-            needs as it is written (`"70%"`, `0.7`; as simulated), or `"auto"`, what is free. The step of least work that
-            fits is taken. The plan is corrected by what real steps are measured to need, in up to three new plans; not
+            needs as it is written (`"70%"`, `0.7`; as simulated), or `"auto"`, what is free. The plan of least work
+            that fits is taken, and corrected by what real steps are measured to need, in up to three new plans; not
             inside of another `tf.function`, and not with `jit_compile`. Default: the least memory.
         strategy: The name of a strategy, or a function, as for `tfgc.plan`. Default: all plans of a Pareto front.
         input_signature: As of `tf.function`. Open sizes of the first dimension count as the batch of the first call.
@@ -89,18 +90,21 @@ def function(
     check_verbose(verbose)
     for name, value in {"autograph": autograph, "reduce_retracing": reduce_retracing}.items():
         check_bool(name, value)
+    if jit_compile is not None:
+        check_bool("jit_compile", jit_compile)
     if budget is not None:
         check_budget(budget)
     handed = {name: options.pop(name) for name in (*_OF_TRACE, *_OF_RUN) if name in options}
+    if isinstance(strategy, str) and strategy in _ON_HOST:
+        raise OptionError(f"strategy {strategy!r} stores on the host, which a traced step cannot: leave it out")
     if strategy is not None:
         strategies.check_options(strategy, options, budget)
     elif options:
         name = next(iter(options))
         hint = did_you_mean(name, [*inspect.signature(function).parameters, *_OF_TRACE, *_OF_RUN])
-        raise OptionError(
-            f"function takes no option {name!r}{hint}{': ' if not hint else ' or, '}"
-            f"for an option of a strategy, name that, too: strategy='sqrt', for example"
-        )
+        hint = ": a plan is of a model; give a strategy or a budget" if name == "plan" else hint
+        hint = hint or ": an option of a strategy needs its name beside it, such as strategy='uniform'"
+        raise OptionError(f"function takes no option {name!r}{hint}")
     if fn is not None:
         check_step(fn)
     traced = {"autograph": autograph, **{k: v for k, v in handed.items() if k in _OF_TRACE}}

@@ -1,5 +1,4 @@
-"""Which plan each trace of a `tfgc.function` runs by: chosen by simulation, corrected by what the real step was measured
-to need.
+"""Which plan each trace of a `tfgc.function` runs by: chosen by simulation, corrected by what real steps need.
 
 What a step needs is what it holds all the time (the variables that it uses, its arguments) plus the peak of what it
 makes. The first plan leaves room for what an allocator adds. Then the peak of real steps is read: where it is above the
@@ -7,21 +6,20 @@ budget, or so far below that less recomputation fits, the next plan is chosen by
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError
-from tfgc._framework import memory_counts, private_api
-from tfgc._planning import budgets, described
+from tfgc._framework import private_api
+from tfgc._planning import budgets
 from tfgc._planning.budgets import Budget
 from tfgc._planning.step_plans import Rewritten, StepPlans
 from tfgc._rewrite import liveness
-from tfgc._step.step import Step
 from tfgc._step.trace import Trace
 from tfgc._step.work import tensor_bytes
+from tfgc._training.function_peaks import unseen
 from tfgc._units import check_budget, format_needs, format_percent
 from tfgc.strategies import Strategy
 
@@ -32,8 +30,6 @@ _MEASURED = 3
 _MOST_PLANS = 4  # the first one and three corrections
 # A step that needs so little of its budget may do with less recomputation.
 _ROOMY = 0.9
-# With the kernels of oneDNN, TensorFlow counts no tensors below this many bytes on a CPU.
-_UNSEEN = 256 * 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,13 +60,13 @@ class TracePlans:
     ) -> None:
         self.trace, self._request, self._given, self.rows = trace, request, given, rows
         self.inputs = tuple(f"{t.dtype.name}{list(t.shape)}" for t in given if t.dtype != tf.resource)
-        self.step_plans = StepPlans(trace.step)
+        self._plans = StepPlans(trace.step)
         self.variable_bytes = sum(
             private_api.variable_bytes(t) if t.dtype == tf.resource else tensor_bytes(t, rows)
             for t in (*(t for t in given if t.dtype == tf.resource), *trace.function.captured_inputs)
         )
         self.held_bytes = self.variable_bytes + sum(tensor_bytes(t, rows) for t in given)
-        self.plain_bytes = self.held_bytes + self.step_plans.plain_bytes
+        self.plain_bytes = self.held_bytes + self._plans.plain_bytes
         self.budget_bytes = self._budget()
         self._tried: list[tuple[Rewritten, int]] = []  # with what the step was measured to need
         self._calls = self._most = 0
@@ -109,31 +105,30 @@ class TracePlans:
         """The work of the plan in use on top of the plain step's."""
         return f"{format_percent(self.plan.overhead, '.0f')} more work"
 
-    def saw(self, made_bytes: int, held_bytes: int) -> bool:
-        """Take in what a call by the plan in use made at its peak, besides what it holds; whether the plan changes."""
+    def saw(self, made_bytes: int) -> bool:
+        """Take in the peak of a call by the plan in use, without the variables; whether the plan changes."""
         self._calls += 1
         if self._calls > 1:
             self._most = max(self._most, made_bytes)
         if self._calls < _MEASURED:
             return False
-        self._tried.append((self.plan, held_bytes + self._most + unseen(self.plan.step)))
+        self._tried.append((self.plan, self.variable_bytes + self._most + unseen(self.plan.step)))
         found = self._next()
-        self.is_settled = found is None
-        if found is None:
-            return False
-        self.plan, self._calls, self._most = found, 0, 0
-        self.is_settled = any(plan is found for plan, _ in self._tried)
-        return True
+        self.is_settled = found is None or any(plan is found for plan, _ in self._tried)
+        self.plan, self._calls, self._most = found or self.plan, 0, 0
+        return found is not None
 
     def _budget(self) -> int | None:
         budget = self._request.budget
         return None if budget is None else budgets.budget_bytes(budget, lambda: self.plain_bytes, self.held_bytes)
 
     def _first(self) -> Rewritten:
+        if not self.trace.calls:
+            return self._plain("it asks for no gradient itself")
         if self.budget_bytes is None:
             if self._request.strategy is None:
-                return self.step_plans.least()
-            return self._useful(self.step_plans.by(self._request.strategy, **self._request.options))
+                return self._plans.least()
+            return self._useful(self._plans.by(self._request.strategy, **self._request.options))
         room = self.budget_bytes - self.held_bytes
         # A share of what the plain step is simulated to need is compared with what others are simulated to need.
         is_share = check_budget(self._request.budget) is not None
@@ -141,17 +136,17 @@ class TracePlans:
             try:
                 return self._within(room if is_share else int(room / _ADDED))
             except InfeasibleBudgetError:
-                least = self.step_plans.least()
+                least = self._plans.least()
                 if least.peak_bytes <= room:
                     return least
                 raise self._infeasible(least) from None
 
     def _within(self, room: int) -> Rewritten:
         strategy, tried = self._request.strategy, room
-        if strategy is None or room <= 0 or self.step_plans.plain_bytes <= room:
-            return self.step_plans.within(room)
+        if strategy is None or room <= 0 or self._plans.plain_bytes <= room:
+            return self._plans.within(room)
         for _ in range(4):  # a strategy counts the bytes of its blocks, not those of the step
-            found = self.step_plans.by(strategy, tried, **self._request.options)
+            found = self._plans.by(strategy, tried, **self._request.options)
             if found.peak_bytes <= room:
                 return self._useful(found)
             tried = int(tried * 0.9 * room / found.peak_bytes)
@@ -161,8 +156,10 @@ class TracePlans:
         """The plan, or the plain step where it needs no less."""
         if plan.unchanged or plan.peak_bytes < plan.plain_bytes:
             return plan
-        why = f"strategy {plan.strategy!r} saves nothing of the step"
-        return Rewritten(self.trace.step, (), plan.plain_bytes, plan.plain_bytes, 0.0, why, plan.strategy)
+        return self._plain(f"strategy {plan.strategy!r} saves nothing of the step")
+
+    def _plain(self, why: str) -> Rewritten:
+        return Rewritten(self.trace.step, (), self._plans.plain_bytes, self._plans.plain_bytes, 0.0, why)
 
     def _infeasible(self, least: Rewritten) -> InfeasibleBudgetError:
         alive = liveness.timeline(least.step)
@@ -188,41 +185,14 @@ class TracePlans:
         try:
             found = self._within(int((budget - self.held_bytes) / ratio))
         except InfeasibleBudgetError:
-            found = self.step_plans.least()
+            found = self._plans.least()
         is_new = all(found.cuts != each.cuts or found.unchanged != each.unchanged for each, _ in self._tried)
         is_better = found.overhead < plan.overhead if is_held else found.peak_bytes < plan.peak_bytes
         return found if is_new and is_better else self._best()
 
     def _best(self) -> Rewritten | None:
-        """Of the plans that were tried, that of least work which held, or else the one of least need; None if in use."""
+        """Of the plans that were tried, that of least work which held, or of least need; None if it is in use."""
         assert self.budget_bytes is not None
         over = [(max(0, needed - self.budget_bytes), plan.overhead) for plan, needed in self._tried]
         best, _ = self._tried[over.index(min(over))]
         return None if best is self.plan else best
-
-    def described(self, made: Rewritten | None = None) -> Plan:
-        """The plan in use, or another one of the step, as a `Plan` of its operations."""
-        made = made or self.plan
-        strategy = made.strategy or ("optimal" if self.budget_bytes is None else "budget")
-        return described.plan_of(made, strategy, self.held_bytes, self.budget_bytes, self.rows)
-
-    def cuts(self) -> Iterator[tuple[str, int]]:
-        """Where the forward part is cut, by operation, and what is stored of the segment that ends there."""
-        step, plan = self.trace.step, self.plan
-        ends = sorted((step.at[cut.behind], step.ops[cut.behind].name) for cut in plan.cuts)
-        read = [t for op in plan.step.ops.values() if op.segment or op.is_gradient for t in op.inputs]
-        stored = {
-            b for t in read if not plan.step.ops[t[0]].segment
-            for b in [plan.step.buffer(t)] if plan.step.is_planned(b) and not plan.step.ops[b[0]].is_gradient
-        }  # fmt: skip
-        start = -1
-        for end, name in ends:
-            yield name, sum(step.size(b) for b in stored if start < step.at[b[0]] <= end)
-            start = end
-
-
-def unseen(step: Step) -> int:
-    """Bytes of a step's peak that TensorFlow does not count on the device where steps run."""
-    if memory_counts.devices()[0].startswith("GPU") or memory_counts.cpu_kernels() != "oneDNN":
-        return 0
-    return liveness.peak(step) - liveness.peak(dataclasses.replace(step, small=max(_UNSEEN, step.small)))

@@ -1,6 +1,7 @@
 """What a `tfgc.function` does, as it says itself."""
 
 import dataclasses
+from collections.abc import Iterator
 
 from tfgc._core.shown import Brief, Shown, limited
 from tfgc._training.function_plans import TracePlans
@@ -74,10 +75,8 @@ class FunctionStatus(Shown):
         """Where the forward part of the step is cut, and what is stored there, for each signature."""
         lines = []
         for trace in self.traces:
-            lines += [
-                str(trace),
-                *(f"  cut behind {name}, {format_bytes(stored)} stored" for name, stored in trace.cuts),
-            ]
+            cuts = (f"  cut behind {name}, {format_bytes(stored)} stored" for name, stored in trace.cuts)
+            lines += [str(trace), *cuts]
         return "\n".join(lines)
 
 
@@ -85,5 +84,17 @@ def trace_status(plans: TracePlans) -> TraceStatus:
     """How a step runs for one signature."""
     return TraceStatus(
         plans.inputs, plans.needed_bytes, plans.plain_bytes, plans.held_bytes, plans.plan.overhead, plans.budget_bytes,
-        plans.measured_bytes, plans.plan.unchanged, tuple(plans.cuts()), plans.more(),
+        plans.measured_bytes, plans.plan.unchanged, tuple(_cuts(plans)), plans.more(),
     )  # fmt: skip
+
+
+def _cuts(plans: TracePlans) -> Iterator[tuple[str, int]]:
+    traced, step = plans.trace.step, plans.plan.step
+    ends = sorted((traced.at[cut.behind], traced.ops[cut.behind].name) for cut in plans.plan.cuts)
+    late = [op for op in step.ops.values() if op.segment or op.is_gradient]
+    read = {step.buffer(t) for op in late for t in op.inputs if not step.ops[t[0]].segment}
+    stored = [b for b in read if step.is_planned(b) and not step.ops[b[0]].is_gradient]
+    start = -1
+    for end, name in ends:
+        yield name, sum(step.size(b) for b in stored if start < traced.at[b[0]] <= end)
+        start = end

@@ -11,19 +11,20 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfgc._errors import TfgcError
-from tfgc._framework import concrete_functions, isolated_traces, memory_counts, private_api
+from tfgc._framework import concrete_functions, isolated_traces, private_api
 from tfgc._run.emit import Built
-from tfgc._step.trace import Trace, trace
-from tfgc._step.work import tensor_bytes
+from tfgc._step.trace import Trace
+from tfgc._training.function_peaks import measured
 from tfgc._training.function_plans import Request, TracePlans
 from tfgc._training.function_status import FunctionStatus, trace_status
+from tfgc._training.function_trace import rows_of, traced
 
+_UNDER_TAPE = "a tape records the call, and derivatives of a step hold all of it"
 _IN_STRATEGY = "in the scope of a tf.distribute.Strategy no step is rewritten"
 
 
@@ -42,39 +43,43 @@ class RewrittenFunction:
     Args:
         function: The user's.
         settings: How it is traced and run.
-        traced: The `tf.function` of a method that is bound.
+        method: The `tf.function` of a method that is bound.
     """
 
-    def __init__(self, function: Callable[..., Any], settings: Settings, traced: Any = None) -> None:
+    def __init__(self, function: Callable[..., Any], settings: Settings, method: Any = None) -> None:
         # Called in a function that AutoGraph converts, this one is left as it is.
         functools.update_wrapper(self, tf.autograph.experimental.do_not_convert(function))
         functools.update_wrapper(self, function, updated=())
-        del self.__wrapped__  # TensorFlow would take what it wraps in its place
+        del vars(self)["__wrapped__"]  # TensorFlow would take what it wraps in its place
         self.__signature__ = inspect.signature(function)
-        if traced is not None:
+        if method is not None:
             self.__signature__ = self.__signature__.replace(parameters=[*self.__signature__.parameters.values()][1:])
         self._name = getattr(function, "__name__", type(function).__name__)
         self._function, self._settings = function, settings
-        self._traced = tf.function(function, **settings.traced) if traced is None else traced
+        self._traced = tf.function(function, **settings.traced) if method is None else method
         self._bound: weakref.WeakKeyDictionary[Any, RewrittenFunction] = weakref.WeakKeyDictionary()
         self._traces: dict[int, Trace] = {}  # by the identity of the function that TensorFlow made
         self._plans: dict[int, TracePlans] = {}
         self._graphs: weakref.WeakKeyDictionary[Any, TracePlans] = weakref.WeakKeyDictionary()
         self._xla = bool(settings.runs.get("jit_compile"))
         self._is_measured = not self._xla
-        self._note = ""
-        self._call = threading.local()  # the rows of the batch of the call that runs now
+        self._is_built, self._note, self._call = False, "", threading.local()  # the rows of the call that runs now
         self._runs = self._emitted()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         plain = self._plain()
         if plain is not None:
             return plain(*args, **kwargs)
-        self._call.rows = _rows((args, kwargs))
+        self._call.rows = rows_of((args, kwargs))
         plans = self._unsettled(args, kwargs)
         if plans is None:
             return self._runs(*args, **kwargs)
-        return self._measured(plans, args, kwargs)
+        results, made_bytes = measured(self._runs, args, kwargs)
+        if made_bytes is None:
+            self._is_measured = False
+        elif plans.saw(made_bytes):
+            self._runs = self._emitted()
+        return results
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
@@ -104,9 +109,8 @@ class RewrittenFunction:
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
         """As that of `tf.function`."""
-        traced = self._plain() is not None
-        self._call.rows = _rows((args, kwargs))
-        return (self._traced if traced else self._runs).get_concrete_function(*args, **kwargs)
+        self._call.rows = rows_of((args, kwargs))
+        return (self._runs if self._plain() is None else self._traced).get_concrete_function(*args, **kwargs)
 
     def pretty_printed_concrete_signatures(self, verbose: bool = True) -> str:
         """As that of `tf.function`."""
@@ -131,7 +135,7 @@ class RewrittenFunction:
 
     def _plain(self) -> Callable[..., Any] | None:
         """What runs in place of the rewritten step, where the call comes from a place that takes none."""
-        if isolated_traces.is_plain():  # a part of a step that is rewritten as a whole
+        if self._is_built and isolated_traces.is_plain():  # it calls itself
             return self._traced
         if tf.config.functions_run_eagerly():
             return self.python_function
@@ -142,9 +146,12 @@ class RewrittenFunction:
             # What replicas do together cannot be done from inside of a tf.function.
             converts = self._settings.traced.get("autograph", True) and not tf.executing_eagerly()
             return tf.autograph.to_graph(self.python_function) if converts else self.python_function
-        if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
-            return None
-        return self._traced
+        if not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function:
+            return self._traced
+        if private_api.could_record():
+            self._note = self._note or self._say(f"runs as it is: {_UNDER_TAPE}")
+            return self._traced
+        return None
 
     def _say(self, words: str) -> str:
         if self._settings.verbose:
@@ -161,9 +168,12 @@ class RewrittenFunction:
     def _build(self, *args: Any, **kwargs: Any) -> Any:
         """The rewritten step in the graph of the function that runs, for what TensorFlow traces that with."""
         graph: Any = tf.compat.v1.get_default_graph()
-        given, rows = list(graph.inputs), getattr(self._call, "rows", None)
-        specs, named = tf.nest.map_structure(_spec, (args, kwargs))
-        found = trace(_Plainly(self._traced), *specs, rows=rows, **named)
+        given, rows = [graph.capture(t) for t in graph.inputs], getattr(self._call, "rows", None)
+        self._is_built = True
+        try:
+            found = traced(self._traced, args, kwargs, rows)
+        finally:
+            self._is_built = False
         function, key = found.function, id(found.function)
         found = self._traces.setdefault(key, found)  # gradient calls were noted when it was made
         plans = self._plans.get(key)
@@ -193,50 +203,3 @@ class RewrittenFunction:
             plans = self._plans[key] = plans.for_rows(rows)
             self._runs = self._emitted()
         return None if plans is None or plans.is_settled else plans
-
-    def _measured(self, plans: TracePlans, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The results of a call, whose peak is taken in."""
-        try:
-            peaks = memory_counts.Peaks(memory_counts.devices())
-        except TfgcError:  # TensorFlow does not count here
-            self._is_measured = False
-            return self._runs(*args, **kwargs)
-        try:
-            results = self._runs(*args, **kwargs)
-        finally:
-            found = peaks.close()
-        device = max(found, key=lambda each: found[each] - peaks.held[each])
-        flat = tf.nest.flatten((args, kwargs), expand_composites=True)
-        there = (t for t in flat if isinstance(t, tf.Tensor) and t.dtype != tf.resource and t.device.endswith(device))
-        held = plans.variable_bytes + sum(tensor_bytes(t, None) for t in there)
-        if plans.saw(found[device] - peaks.held[device], held):
-            self._runs = self._emitted()
-        return results
-
-
-class _Plainly:
-    """A `tf.function` whose traces run enabled models by their own code."""
-
-    def __init__(self, function: Any) -> None:
-        self._function = function
-
-    def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
-        with isolated_traces.plainly():
-            return self._function.get_concrete_function(*args, **kwargs)
-
-
-def _spec(value: Any) -> Any:
-    """What stands for an argument in the trace: specs of tensors, other values as they are."""
-    if isinstance(value, tf.Tensor):
-        return tf.TensorSpec(value.shape, value.dtype)
-    parts = tf.nest.flatten(value, expand_composites=True)
-    return value if parts and parts[0] is value else tf.type_spec_from_value(value)
-
-
-def _rows(arguments: Any) -> int | None:
-    """The samples of the first argument that has any."""
-    for value in tf.nest.flatten(arguments):
-        shape = getattr(value, "shape", None)
-        if shape is not None and len(shape) and shape[0] is not None:
-            return int(shape[0])
-    return None

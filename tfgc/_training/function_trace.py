@@ -1,0 +1,52 @@
+"""A user's function traced apart, for the arguments that TensorFlow traces another function with."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfgc._framework import isolated_traces
+from tfgc._step.trace import Trace, trace
+
+
+def traced(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], rows: int | None) -> Trace:
+    """A trace of a `tf.function`, in which enabled models run their own code.
+
+    Args:
+        function: The `tf.function`.
+        args: What it takes; placeholders, too.
+        kwargs: The same by name.
+        rows: What an open size counts as.
+    """
+    specs, named = tf.nest.map_structure(_spec, (tuple(args), dict(kwargs)))
+    return trace(_Plainly(function), *specs, rows=rows, **named)
+
+
+def rows_of(arguments: Any) -> int | None:
+    """The samples of the first argument that has any."""
+    for value in tf.nest.flatten(arguments):
+        shape = getattr(value, "shape", None)
+        if shape is not None and len(shape) and shape[0] is not None:
+            return int(shape[0])
+    return None
+
+
+class _Plainly:
+    """What `trace` asks for a concrete function, in a thread of its own."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
+        with isolated_traces.plainly():
+            return self._function.get_concrete_function(*args, **kwargs)
+
+
+def _spec(value: Any) -> Any:
+    """What stands for an argument in the trace: specs of tensors, other values as they are."""
+    if isinstance(value, tf.Tensor):
+        return tf.TensorSpec(value.shape, value.dtype)
+    if isinstance(value, tf.Variable):
+        return value
+    parts = tf.nest.flatten(value, expand_composites=True)
+    return value if parts and parts[0] is value else tf.type_spec_from_value(value)
