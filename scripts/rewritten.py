@@ -1,32 +1,92 @@
 """A training step plain, as tfgc runs it today, and traced once and rewritten: memory, time and losses, in turn.
 
-    python scripts/rewritten.py ResNet50:128 16
-    python scripts/rewritten.py transformer_encoder 8 --rounds 9
+    python scripts/rewritten.py ResNet50:128:16 transformer_encoder::8 --rounds 9
+    python scripts/rewritten.py --simulate     # all networks: trace and plan, and run nothing
 
-NETWORK is a name that the shell takes too, an image size behind a colon. Each way trains a model of its own, from the
-same weights, by SGD on a squared error in a tf.function. Peaks are the allocator's above what is held before a step.
-`--off` turns TensorFlow's graph optimizer off, where the rewritten step has the bits of the plain one.
+NETWORK:SIZE:BATCH is a name that the shell takes too or one of those here, an image size if it takes one, and samples.
+Each network has a process of its own, one after the other. Each way trains a model of its own, from the same weights, by
+SGD on a squared error in a tf.function. Peaks are the allocator's above what is held before a step. `--off` turns
+TensorFlow's graph optimizer off, where the rewritten step has the bits of the plain one.
+
+`--simulate` prints simulated peaks in MB without weights, the old engine's as it predicts them, work as a share of that of
+the plain step, seconds of tracing, and seconds of planning (least peak; and for half of the room between).
 """
 
 import argparse
 import statistics
+import subprocess
+import sys
 import time
 
-import keras
-import numpy as np
-import tensorflow as tf
+CASES = (
+    "ResNet50:128:16", "DenseNet121:128:8", "EfficientNetB0:128:8", "MobileNetV2:128:16", "InceptionV3:139:8",
+    "Xception:128:8", "vit::8", "transformer_encoder::8", "gpt(4, 256, 256, 8192)::8", "unet::4", "sample_cnn::8",
+    "bidirectional_lstm::32", "subclassed_transformer::8", "heads::64", "NASNetMobile:128:8",
+)  # fmt: skip
 
-import tfgc
+
+def subclassed_transformer():
+    import keras
+
+    class Block(keras.layers.Layer):
+        def __init__(self, width):
+            super().__init__()
+            self.attention = keras.layers.MultiHeadAttention(4, width // 4)
+            self.norms = [keras.layers.LayerNormalization() for _ in range(2)]
+            self.wide, self.narrow = keras.layers.Dense(4 * width, "gelu"), keras.layers.Dense(width)
+
+        def call(self, x):
+            y = self.norms[0](x)
+            x = x + self.attention(y, y)
+            return x + self.narrow(self.wide(self.norms[1](x)))
+
+    class Encoder(keras.Model):
+        def __init__(self, width=192, blocks=6):
+            super().__init__()
+            self.embedding, self.blocks = keras.layers.Embedding(1000, width), [Block(width) for _ in range(blocks)]
+            self.head = keras.layers.Dense(1000)
+
+        def call(self, x):
+            x = self.embedding(x)
+            for block in self.blocks:
+                x = block(x)
+            return self.head(x)
+
+    model = Encoder()
+    model.specs = [keras.KerasTensor((None, 128), "int32")]
+    model(keras.ops.zeros((1, 128), "int32"))
+    return model
 
 
-def build(name):
+def heads(count=12):
+    import keras
+
+    x = inputs = keras.Input((512,))
+    outputs = []
+    for _ in range(count):
+        for _ in range(3):
+            x = keras.layers.Dense(512, "gelu")(x)
+        outputs.append(keras.layers.Dense(64)(keras.layers.Dense(256, "gelu")(x)))
+    return keras.Model(inputs, outputs)
+
+
+OWN = {"subclassed_transformer": subclassed_transformer, "heads": heads}
+
+
+def build(name, size):
+    import keras
+
+    import tfgc
+
     keras.utils.clear_session()
     keras.utils.set_random_seed(1)
-    network, _, size = name.partition(":")
-    return tfgc.zoo.build(network, int(size) if size else None)
+    return OWN[name]() if name in OWN else tfgc.zoo.build(name, int(size) if size else None)
 
 
 def batch(model, count):
+    import numpy as np
+    import tensorflow as tf
+
     draws = np.random.default_rng(0)
 
     def tensor(spec):
@@ -34,11 +94,14 @@ def batch(model, count):
         made = draws.random(shape) if "float" in spec.dtype else draws.integers(0, 20, shape)
         return tf.constant(made, spec.dtype)
 
-    x = [tensor(spec) for spec in model.inputs]
+    x = [tensor(spec) for spec in getattr(model, "specs", None) or model.inputs]
     return x if len(x) > 1 else x[0]
 
 
 def step_of(model):
+    import keras
+    import tensorflow as tf
+
     optimizer = keras.optimizers.SGD(0.01)
     optimizer.build(model.trainable_variables)
 
@@ -52,50 +115,121 @@ def step_of(model):
     return step
 
 
-def today(model, count):
-    tfgc.enable(model, tfgc.plan(model, count, verbose=0))
+def today(model, x):
+    """The step of a model that the old engine has planned."""
+    import tensorflow as tf
+
+    import tfgc
+
+    if isinstance(getattr(model, "specs", None), list):
+        tfgc.enable(model, verbose=0)
+    else:
+        tfgc.enable(model, tfgc.plan(model, int(tf.nest.flatten(x)[0].shape[0]), verbose=0))
     return tf.function(step_of(model))
 
 
-WAYS = {
-    "plain": lambda model, count: tf.function(step_of(model)),
-    "tfgc today": today,
-    "rewritten": lambda model, count: tfgc.function(step_of(model)),
-}
+def ways():
+    import tensorflow as tf
+
+    TracedFunction = tfgc.function
+
+    return {
+        "plain": lambda model, x: tf.function(step_of(model)),
+        "tfgc today": today,
+        "rewritten": lambda model, x: TracedFunction(step_of(model)),
+    }
+
+
+def measured(name, size, count, rounds):
+    import tfgc
+
+    x, runs, first, losses = None, {}, {}, {}
+    for way, make in ways().items():
+        model = build(name, size)
+        x = batch(model, count) if x is None else x
+        begin = time.perf_counter()
+        runs[way] = make(model, x)
+        losses[way] = [float(runs[way](x))]
+        first[way] = time.perf_counter() - begin
+    seconds, peaks = ({way: [] for way in runs} for _ in range(2))
+    for _ in range(rounds):
+        for way, run in runs.items():
+            with tfgc.peak() as peak:
+                begin = time.perf_counter()
+                losses[way].append(float(run(x)))
+                seconds[way].append(time.perf_counter() - begin)
+            peaks[way].append(peak.peak_bytes - peak.held_bytes)
+    for way in runs:
+        ratios = [a / b for a, b in zip(seconds[way], seconds["plain"])]
+        apart = max(abs(a - b) / abs(b) for a, b in zip(losses[way], losses["plain"]))
+        print(
+            f"  {way:12} {statistics.median(peaks[way]) / 1e6:8.1f} MB, x {statistics.median(ratios):.3f} "
+            f"({min(ratios):.2f} to {max(ratios):.2f}), first step {first[way]:.1f} s, losses apart by {apart:.1e}"
+        )
+
+
+def simulated(name, size, count):
+    import tensorflow as tf
+
+    from tfgc._planning.step_plans import StepPlans
+    from tfgc._step.trace import trace
+
+    model = build(name, size)
+    x = batch(model, count)
+    begin = time.perf_counter()
+    step = trace(tf.function(step_of(model)), x).step
+    traced = time.perf_counter()
+    plans = StepPlans(step)
+    least = plans.least()
+    planned = time.perf_counter()
+    half = plans.within((least.peak_bytes + least.plain_bytes) // 2)
+    ended = time.perf_counter()
+    print(
+        f"  plain {least.plain_bytes / 1e6:.1f} MB, least {least.peak_bytes / 1e6:.1f} MB of work {1 + least.overhead:.3f}"
+        f", half of the room {half.peak_bytes / 1e6:.1f} MB of work {1 + half.overhead:.3f}, trace {traced - begin:.1f} s, "
+        f"plan {planned - traced:.1f} + {ended - planned:.1f} s, {len(least.cuts)} cuts {least.unchanged}",
+        flush=True,
+    )
+    print(f"  today: {_predicted(model, count)}", flush=True)
+
+
+def _predicted(model, count):
+    import tfgc
+
+    if hasattr(model, "specs"):
+        return "by the calls of layers, not predicted here"
+    begin = time.perf_counter()
+    plan = tfgc.plan(model, count, verbose=0)
+    seconds = time.perf_counter() - begin
+    need, plain = (tfgc.estimate(model, count, plan=each) for each in (plan, tfgc.plan(model, count, "keep_all", verbose=0)))
+    return (
+        f"plain {(plain.peak_bytes) / 1e6:.1f} MB, least {(need.peak_bytes) / 1e6:.1f} MB of work "
+        f"{1 + plan.outlook.overhead:.3f}, plan {seconds:.1f} s"
+    )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("network")
-    parser.add_argument("batch", type=int)
+    parser.add_argument("networks", nargs="*", metavar="NETWORK:SIZE:BATCH", default=CASES)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--off", action="store_true")
+    parser.add_argument("--off", action="store_true", help="turn TensorFlow's graph optimizer off")
+    parser.add_argument("--simulate", action="store_true", help="trace and plan, and run nothing")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.case is None:
+        for case in given.networks:
+            print(case, flush=True)
+            subprocess.run([sys.executable, __file__, *sys.argv[1:], "--case", case], check=False)
+        return
+    name, size, count = given.case.rsplit(":", 2)
     if given.off:
+        import tensorflow as tf
+
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    x, runs, first, losses = None, {}, {}, {}
-    for name, make in WAYS.items():
-        model = build(given.network)
-        x = batch(model, given.batch) if x is None else x
-        begin = time.perf_counter()
-        runs[name] = make(model, given.batch)
-        losses[name] = [float(runs[name](x))]
-        first[name] = time.perf_counter() - begin
-    seconds, peaks = ({name: [] for name in runs} for _ in range(2))
-    for _ in range(given.rounds):
-        for name, run in runs.items():
-            with tfgc.peak() as peak:
-                begin = time.perf_counter()
-                losses[name].append(float(run(x)))
-                seconds[name].append(time.perf_counter() - begin)
-            peaks[name].append(peak.peak_bytes - peak.held_bytes)
-    for name in runs:
-        ratios = [a / b for a, b in zip(seconds[name], seconds["plain"])]
-        apart = max(abs(a - b) / abs(b) for a, b in zip(losses[name], losses["plain"]))
-        print(
-            f"{name:12} {statistics.median(peaks[name]) / 1e6:8.1f} MB, x {statistics.median(ratios):.3f} "
-            f"({min(ratios):.2f} to {max(ratios):.2f}), first step {first[name]:.1f} s, losses apart by {apart:.1e}"
-        )
+    if given.simulate:
+        simulated(name, size, int(count))
+    else:
+        measured(name, size, int(count), given.rounds)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,31 @@
-"""A step without the operations that make and read no planned buffer: its peak is the same, and found much sooner.
+"""A step without the operations that make and read no planned buffer, and without views: its peak is the same, and found
+much sooner.
 
-What they led from is waited for directly.
+What is left reads buffers by their owners, and waits directly for what it needed behind those that are left out.
 """
 
 import dataclasses
 
-from tfgc._step.step import Step
+from tfgc._step.step import VIEWS, Step
 
 
 def condensed(step: Step) -> Step:
     """The operations of a step that make or read a planned buffer, with all that they need of each other."""
     ops = {}
-    behind: dict[int, frozenset[int]] = {}  # of each operation that is left out, those that it needs and that stay
+    behind: dict[int, set[int]] = {}  # of each operation that is left out, those that it needs and that stay
     for i in step.order:
         op = step.ops[i]
-        needs = {t[0] for t in op.inputs} | set(op.controls)
-        found = {j for j in needs if j in ops}.union(*(behind[j] for j in needs if j in behind))
-        if step.makes[i] or step.reads[i]:
-            inputs = tuple(t for t in op.inputs if t[0] in ops)
-            ops[i] = dataclasses.replace(
-                op, inputs=inputs, controls=tuple(sorted(found.difference(t[0] for t in inputs)))
-            )
+        found: set[int] = set()
+        for j in {t[0] for t in op.inputs}.union(op.controls):
+            if j in ops:
+                found.add(j)
+            elif j in behind:
+                found |= behind[j]
+        inputs = step.reads[i]
+        if step.makes[i] or (inputs and op.type not in VIEWS):
+            controls = tuple(sorted(found.difference(t[0] for t in inputs)))
+            ops[i] = dataclasses.replace(op, inputs=inputs, controls=controls)
         else:
-            behind[i] = frozenset(found)
-    order = tuple(ops)
-    results = tuple(t for t in step.results if t[0] in ops)
-    return dataclasses.replace(step, ops=ops, order=order, results=results)
+            behind[i] = found
+    results = tuple(b for b in dict.fromkeys(map(step.buffer, step.results)) if step.is_planned(b))
+    return dataclasses.replace(step, ops=ops, order=tuple(ops), results=results)
