@@ -169,7 +169,9 @@ def test_leaves_that_hold_a_buffer_are_waited_for():
 def test_a_condensed_step_has_the_same_peak():
     step = chain(8, small=(3, 6))
     extra = {100 + i: Op(f"s{i}", "Shape", ((i, 0),), sizes=(8,)) for i in range(1, 5)}
-    reader = {200: Op("late", "Sum", ((103, 0), (4, 0)), sizes=(4,), call=1, is_gradient=True)}
+    extra[105] = Op("one", "Const", sizes=(4,))
+    extra[106] = Op("gathered", "IdentityN", ((105, 0), (4, 0)), sizes=(4, MB))
+    reader = {200: Op("late", "Sum", ((103, 0), (106, 1)), sizes=(4,), call=1, is_gradient=True)}
     ops = {**step.ops, **extra, **reader}
     whole = Step(ops, tuple(sorted(ops)), step.results, step.calls)
     small = condensed(whole)
