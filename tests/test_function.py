@@ -199,3 +199,30 @@ def test_an_open_batch_counts_as_the_call_has_it():
     known, open_ = known.status().traces[0], open_.status().traces[0]
     assert known.plain_bytes <= open_.plain_bytes <= 1.2 * known.plain_bytes
     assert open_.needed_bytes <= 0.6 * open_.plain_bytes
+
+
+def test_functions_that_a_step_calls_are_part_of_it():
+    model, x = dense()
+    front = tf.function(lambda x: model.layers[1](model.layers[0](x)))
+
+    @tf.function
+    def gradients(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.function(lambda y: tf.square(model(y, training=True)))(front(x)))
+        return loss, tape.gradient(loss, model.trainable_variables)
+
+    def step(x):
+        before = tf.add_n([tf.reduce_sum(v) for v in model.trainable_variables])
+        loss, found = gradients(x)
+        for v, gradient in zip(model.trainable_variables, found):
+            v.assign_sub(0.01 * gradient)
+        return before, loss, gradients(x)
+
+    start = [tf.identity(v) for v in model.variables]
+    shown = []
+    for run in (tf.function(step), tfgc.function(step, verbose=0)):
+        for v, value in zip(model.variables, start):
+            v.assign(value)
+        shown.append([[np.array(t).tobytes() for t in tf.nest.flatten(run(x))] for _ in range(3)])
+    assert shown[0] == shown[1]
+    assert run.status().traces[0].needed_bytes <= 0.5 * run.status().traces[0].plain_bytes

@@ -43,6 +43,11 @@ def called(op: tf.Operation) -> Any:
     return attribute(op.graph, "_get_function")(op.get_attr("f").name)
 
 
+def called_graph(op: tf.Operation) -> Any:
+    """The graph of the function that an operation runs as it is, or None if it runs none, or one without a graph."""
+    return getattr(called(op), "graph", None)
+
+
 def graph_of(op: tf.Operation, name: str) -> Any:
     """The graph of a function that an operation, such as a loop or a branch, calls by `name`; None if it has none."""
     function = attribute(op.graph, "_get_function")(name)

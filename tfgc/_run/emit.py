@@ -23,8 +23,7 @@ class Built:
         # No placeholder may be left in what is imported: XLA refuses it.
         self._definition = definition(trace, step, xla, without=set(self._inputs))
         self._used = {name.split(":")[0].lstrip("^") for node in self._definition.node for name in node.input}
-        self._results = [t.name for t in trace.function.graph.outputs]
-        self._last = [op.name for op in trace.function.graph.control_outputs]
+        self._results, self._last = trace.results, trace.last
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
         """The results of the step, in the order of the trace's outputs.
@@ -36,20 +35,20 @@ class Built:
         given = [*tensors, *map(graph.capture, self._function.captured_inputs)]
         direct = dict(zip(self._inputs, given))
         read = {name: tensor for name, tensor in direct.items() if name in self._used}
-        wanted = [name for name in self._results if name.split(":")[0] not in direct]
+        wanted = [name for name in self._results if name not in direct]
         made = tf.graph_util.import_graph_def(
-            self._definition, input_map=read, return_elements=[*wanted, *self._last], name=""
+            self._definition,
+            input_map=read,
+            return_elements=[*(name if ":" in name else f"{name}:0" for name in wanted), *self._last],
+            name="",
         )
         by_name = dict(zip(wanted, made))
         with tf.control_dependencies(made[len(wanted) :]):
-            return [
-                tf.identity(by_name[name] if name in by_name else direct[name.split(":")[0]]) for name in self._results
-            ]
+            return [tf.identity(by_name[name] if name in by_name else direct[name]) for name in self._results]
 
 
 def definition(trace: Trace, step: Step, xla: bool, without: Collection[str] = ()) -> Any:
     """The GraphDef of a step, but for some operations by name."""
-    source = {node.name: node for node in trace.definition.node}
     made = tf.compat.v1.GraphDef()
     made.versions.CopyFrom(trace.definition.versions)
     made.library.CopyFrom(trace.definition.library)
@@ -60,12 +59,10 @@ def definition(trace: Trace, step: Step, xla: bool, without: Collection[str] = (
         if op.name in without:
             continue
         node = made.node.add()
-        node.CopyFrom(source[trace.ops[op.traced if op.segment else i].name])
+        node.CopyFrom(trace.nodes[op.traced if op.segment else i])
         node.name = op.name
         controls = {step.ops[j].name for j in (*op.controls, *edges.get(i, ())) if j in step.ops} - set(without)
         del node.input[:]
         node.input.extend(step.tensor_name(t) if fences is None else fences.read(i, t) for t in op.inputs)
         node.input.extend(f"^{name}" for name in sorted(controls))
-        if op.segment and "_class" in node.attr:  # in one place with what the traced operation is in one place with
-            del node.attr["_class"]
     return made

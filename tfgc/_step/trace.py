@@ -5,39 +5,39 @@ it lifts something out of that function, and a tape that surrounds the call woul
 that tf.function makes where variables are created, the final one counts.
 """
 
-import contextlib
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
-
-from tfgc._framework import isolated_traces
-from tfgc._framework.diverted_calls import DivertedCalls
-from tfgc._framework.internals import gradients_util
+from tfgc._framework import isolated_traces, private_api
+from tfgc._step import gradient_calls
+from tfgc._step.inlined import Inlined
 from tfgc._step.step import SMALL, Op, Step, Tensor
 from tfgc._step.work import tensor_bytes, work
 
-# What a step asks for gradients by: `tape.gradient` (and what is made of it, such as `jacobian`), and `tf.gradients`.
-_GRADIENTS = (DivertedCalls(tf.GradientTape, "gradient"), DivertedCalls(gradients_util, "_GradientsHelper"))
 # A read of a variable, alone of all stateful operations, may be done twice: a copy reads what the first one read.
 _MAY_READ_AGAIN = ("ReadVariableOp",)
 
 
 class Trace:
-    """What TensorFlow traced of a step; never changes.
+    """What TensorFlow traced of a step, calls of functions inlined; never changes.
 
     Attributes:
         function: The concrete function.
         ops: Its operations, as made; a `Step` numbers them so.
+        nodes: Of each the node of a GraphDef.
+        results: Names of the tensors that it returns.
+        last: Names of the operations that must have run when it returns.
         calls: For each gradient call where its operations begin and end.
     """
 
-    def __init__(self, function: Any, calls: list[tuple[int, int]], rows: int | None, small: int) -> None:
+    def __init__(self, function: Any, noted: list[tuple[Any, int, int]], rows: int | None, small: int) -> None:
         self.function = function
-        self.ops: list[tf.Operation] = function.graph.get_operations()
-        self.calls = calls
-        self._at = {op.name: i for i, op in enumerate(self.ops)}
+        inlined = Inlined(function.graph)
+        self.ops, self.nodes = inlined.ops, inlined.nodes
+        self.results, self.last = inlined.results, inlined.last
+        self.calls = gradient_calls.spans(inlined.graphs, noted)
+        self._at = {node.name: i for i, node in enumerate(self.nodes)}
         self._rows, self._small = rows, small
 
     @functools.cached_property
@@ -46,53 +46,67 @@ class Trace:
         outermost = [not self._is_differentiated(call) for call in range(len(self.calls))]
         begun = [start for start, _ in self.calls]
         spans = [span for span, is_outermost in zip(self.calls, outermost) if is_outermost]
+        functions = {each.signature.name: each for each in self.definition.library.function}
         ops, call = {}, 0
-        for i, op in enumerate(self.ops):
+        for i, (op, node) in enumerate(zip(self.ops, self.nodes)):
             while call < len(begun) and begun[call] <= i:
                 call += 1
-            read = [self._tensor(t) for t in op.inputs]
+            read, controls = self._read[i]
             ops[i] = Op(
-                op.name,
+                node.name,
                 op.type,
-                tuple(map(self._behind_gathered, read)) if call else tuple(read),
-                tuple(self._at[control.name] for control in op.control_inputs),
+                tuple(map(self._behind_gathered, read)) if call else read,
+                controls,
                 tuple(tensor_bytes(t, self._rows) for t in op.outputs),
                 call,
                 any(start <= i < end for start, end in spans),
-                _is_stateful(op),
+                op.type == "Placeholder" or (op.type not in _MAY_READ_AGAIN and _is_stateful(node, functions)),
                 work(op, self._rows),
             )
-        results = tuple(self._tensor(t) for t in self.function.graph.outputs)
-        kept = [self._at[op.name] for op in self.function.graph.control_outputs]
+        results = tuple(map(self._tensor, self.results))
+        kept = [self._at[name] for name in self.last]
         wanted = _needed(ops, [i for i, _ in results] + kept + [i for i, op in ops.items() if op.is_stateful])
         order = tuple(i for i in ops if i in wanted)
         return Step({i: ops[i] for i in order}, order, results, tuple(outermost), self._small)
 
     @functools.cached_property
     def definition(self) -> Any:
-        """The GraphDef of the trace."""
+        """The GraphDef of the trace as made, with the functions that it calls."""
         return self.function.graph.as_graph_def()
 
-    def _tensor(self, tensor: tf.Tensor) -> Tensor:
-        return self._at[tensor.op.name], tensor.value_index
+    @functools.cached_property
+    def _read(self) -> list[tuple[tuple[Tensor, ...], tuple[int, ...]]]:
+        """For each operation the tensors that it reads, and the operations that it waits for."""
+        return [
+            (
+                tuple(self._tensor(name) for name in node.input if name[0] != "^"),
+                tuple(self._at[name[1:]] for name in node.input if name[0] == "^"),
+            )
+            for node in self.nodes
+        ]
+
+    def _tensor(self, name: str) -> Tensor:
+        maker, _, index = name.partition(":")
+        return self._at[maker], int(index or 0)
 
     def _behind_gathered(self, tensor: Tensor) -> Tensor:
         """Behind an IdentityN: Keras gathers all gradients in one, which holds each until the last is there."""
-        while self.ops[tensor[0]].type == "IdentityN" and not self.ops[tensor[0]].control_inputs:
-            if tensor[0] < self.calls[0][0]:
+        while self.ops[tensor[0]].type == "IdentityN" and tensor[0] >= self.calls[0][0]:
+            read, controls = self._read[tensor[0]]
+            if controls:
                 break
-            tensor = self._tensor(self.ops[tensor[0]].inputs[tensor[1]])
+            tensor = read[tensor[1]]
         return tensor
 
     def _is_differentiated(self, call: int) -> bool:
         """Whether a later gradient call reads what this one made on its way, as derivatives of derivatives do."""
         start, end = self.calls[call]
-        return any(
-            start <= self._at[t.op.name] < end and t.dtype.is_floating and t.shape.rank != 0
-            for later, until in self.calls[call + 1 :]
-            for op in self.ops[later:until]
-            for t in op.inputs
-        )
+        read = {
+            t for later, until in self.calls[call + 1 :] for i in range(later, until) for t in self._read[i][0]
+            if start <= t[0] < end
+        }  # fmt: skip
+        made = (self.ops[i].outputs[index] for i, index in read)
+        return any(t.dtype.is_floating and t.shape.rank != 0 for t in made)
 
 
 def trace(function: Any, *args: Any, rows: int | None = None, small: int = SMALL, **kwargs: Any) -> Trace:
@@ -112,38 +126,17 @@ def trace(function: Any, *args: Any, rows: int | None = None, small: int = SMALL
 
 
 def _traced(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], rows: int | None, small: int) -> Trace:
-    noted: list[tuple[Any, int, int]] = []
-    with contextlib.ExitStack() as stack:
-        for gradients in _GRADIENTS:
-            stack.enter_context(gradients.to(functools.partial(_noting, noted, gradients)))
+    with gradient_calls.noted() as noted:
         made = function.get_concrete_function(*args, **kwargs)
-    spans = sorted((start, end) for graph, start, end in noted if graph is made.graph and end > start)
-    return Trace(made, list(_outer(spans)), rows, small)
+    return Trace(made, noted, rows, small)
 
 
-def _noting(noted: list[tuple[Any, int, int]], gradients: DivertedCalls, *args: Any, **kwargs: Any) -> Any:
-    graph: Any = tf.compat.v1.get_default_graph()
-    start = _count(graph)
-    result = gradients.original(*args, **kwargs)
-    noted.append((graph, start, _count(graph)))
-    return result
-
-
-def _count(graph: Any) -> int:
-    return len(graph.get_operations()) if isinstance(graph, tf.Graph) else 0
-
-
-def _outer(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The spans that lie in no other: a custom gradient may ask for gradients while those of another call are made."""
-    until = 0
-    for start, end in spans:
-        if end > until:
-            yield start, end
-            until = end
-
-
-def _is_stateful(op: tf.Operation) -> bool:
-    return op.type == "Placeholder" or (op.op_def.is_stateful and op.type not in _MAY_READ_AGAIN)
+def _is_stateful(node: Any, functions: Mapping[str, Any]) -> bool:
+    """Whether a node, or what it calls, may do or return something else when it runs again."""
+    inside = [f.name for value in node.attr.values() for f in (value.func, *value.list.func) if f.name]
+    if not inside or any(name not in functions for name in inside):
+        return private_api.is_stateful(node.op)
+    return any(_is_stateful(other, functions) for name in inside for other in functions[name].node_def)
 
 
 def _needed(ops: Mapping[int, Op], wanted: list[int]) -> set[int]:
