@@ -21,8 +21,7 @@ def run(*command):
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400, check=False)
 
 
-# One worker runs all of them, since they share what is trained.
-pytestmark = [pytest.mark.gate, pytest.mark.xdist_group("devices")]
+pytestmark = pytest.mark.gate
 FAST = (
     "compiled, plain variable", "graph", "fit", "fit, planned at the first call", "synchronized", "naive",
 )  # fmt: skip

@@ -57,12 +57,7 @@ def measured():
     return found, seen.getvalue()
 
 
-def with_children(test):
-    """One worker runs all tests of what was measured, so that it is measured once."""
-    return pytest.mark.gate(pytest.mark.xdist_group("measured")(test))
-
-
-@with_children
+@pytest.mark.gate
 def test_every_case_is_measured_in_a_separate_process(measured):
     results, seen = measured
     names = ["plain-eager", "plain-graph", "uniform(4)-compiled", "uniform(4)-graph"]
@@ -79,7 +74,7 @@ def test_every_case_is_measured_in_a_separate_process(measured):
         assert r.machine["tensorflow"]
 
 
-@with_children
+@pytest.mark.gate
 def test_recomputed_cases_use_less_memory_and_agree_in_their_losses(measured):
     results, _ = measured
     eager, graph = results[:2]
@@ -92,7 +87,7 @@ def test_recomputed_cases_use_less_memory_and_agree_in_their_losses(measured):
         assert overhead == pytest.approx(statistics.median(ratios) - 1)
 
 
-@with_children
+@pytest.mark.gate
 def test_all_cases_take_turns(measured):
     for r in measured[0]:
         assert len(r.round_seconds) == 2
@@ -100,7 +95,7 @@ def test_all_cases_take_turns(measured):
     assert "median of 2 steps, in which cases took turns" in " ".join(str(measured[0]).split())
 
 
-@with_children
+@pytest.mark.gate
 def test_a_comparison_prints_saves_and_reports_itself(measured, tmp_path):
     found = measured[0]
     assert "uniform(4)-graph" in str(found)
@@ -150,7 +145,7 @@ def test_cases_that_do_not_fit_together_keep_the_times_that_they_had_apart(monke
         assert compare._timed(cases, records) == records
 
 
-@with_children
+@pytest.mark.gate
 def test_a_case_that_runs_out_of_memory_is_a_row(measured):
     case = case_choice.plan_cases(small, 4096, ["sqrt"], steps=1, memory_limit=1_500_000_000)[0]
     record = compare.run(case)
@@ -438,7 +433,7 @@ def test_no_child_outlives_a_parent_that_is_killed_while_the_child_starts():
         assert all(child.status() == psutil.STATUS_ZOMBIE for child in alive)  # that nobody has asked for yet
 
 
-@with_children
+@pytest.mark.gate
 def test_results_file_survives_a_round_trip_and_refuses_others(measured):
     front = FrontRecord(
         "small",
@@ -518,7 +513,7 @@ def test_the_losses_of_many_steps_are_a_table_in_a_terminal():
     assert "\u2500" in out.getvalue()  # a table's rule
 
 
-@with_children
+@pytest.mark.gate
 def test_plot_is_a_picture(measured, tmp_path):
     path = tmp_path / "memory.png"
     plot = plots.memory(measurement.Study("small", 32, (*measured[0], RECORDS[3])))
