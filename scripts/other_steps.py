@@ -21,7 +21,6 @@ import tensorflow as tf
 from scipy.optimize import linear_sum_assignment
 
 import tfgc
-from tfgc._training.traced_function import TracedFunction
 
 L = keras.layers
 STEPS = 3
@@ -520,7 +519,7 @@ def steps(make, wrap):
 
 
 def quiet(step):
-    return TracedFunction(step, verbose=False)
+    return tfgc.function(step, verbose=0)
 
 
 def shown(name):

@@ -131,7 +131,6 @@ def today(model, x):
 def ways():
     import tensorflow as tf
 
-
     return {
         "plain": lambda model, x: tf.function(step_of(model)),
         "tfgc today": today,
@@ -200,7 +199,9 @@ def _predicted(model, count):
     begin = time.perf_counter()
     plan = tfgc.plan(model, count, verbose=0)
     seconds = time.perf_counter() - begin
-    need, plain = (tfgc.estimate(model, count, plan=each) for each in (plan, tfgc.plan(model, count, "keep_all", verbose=0)))
+    need, plain = (
+        tfgc.estimate(model, count, plan=each) for each in (plan, tfgc.plan(model, count, "keep_all", verbose=0))
+    )
     return (
         f"plain {(plain.peak_bytes) / 1e6:.1f} MB, least {(need.peak_bytes) / 1e6:.1f} MB of work "
         f"{1 + plan.outlook.overhead:.3f}, plan {seconds:.1f} s"

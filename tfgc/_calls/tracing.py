@@ -67,7 +67,7 @@ def trace(model: keras.Model, example: Any, *, xla: bool = False) -> recording.T
             f"{model.name!r} cannot be called on a batch of shapes {shapes}: {one_line(errors[0])}. Give a batch as "
             "fit takes it, x or (x, y)"
         ) from errors[0]
-    call_first = "" if _is_built(model) else "call the model once on a batch first, so that its layers are built, "
+    call_first = "" if is_built(model) else "call the model once on a batch first, so that its layers are built, "
     raise UnsupportedModelError(
         f"{model.name!r} cannot be traced symbolically, so it cannot be planned by its calls: {one_line(errors[0])}. "
         f"Use TensorFlow operations for what depends on the values of tensors, {call_first}or name the layers to "
@@ -175,7 +175,8 @@ def _attempt(model: keras.Model, way: Callable[[], tuple[Any, list]], xla: bool)
         return error
 
 
-def _is_built(model: keras.Model) -> bool:
+def is_built(model: keras.Model) -> bool:
+    """Whether all layers of a model have their variables."""
     return all(layer.built for layer in keras_models.layers_inside(model))
 
 
@@ -186,7 +187,7 @@ def _building(step: Callable[[], tuple[Any, list]]) -> tuple[Any, list]:
 
 def _traced(model: keras.Model, step: Callable[[], tuple[Any, list]], xla: bool) -> recording.Trace:
     with isolated_traces.one_at_a_time, functional_graphs.original_methods(model):
-        if not _is_built(model):
+        if not is_built(model):
             # Builds; rewound draws would give later layers the same weights.
             with isolated_traces.losses_put_back(model):
                 recording.record(model, functools.partial(_building, step), xla=xla)

@@ -187,6 +187,11 @@ def replica() -> int | None:
     return None if here is None else int(here.replica_id_in_sync_group)
 
 
+def converts() -> bool:
+    """Whether AutoGraph converts the code that runs now."""
+    return internals.ag_ctx.control_status_ctx().status == internals.ag_ctx.Status.ENABLED
+
+
 def is_stateful(op_type: str) -> bool:
     """Return True if running an op of this type twice may differ from once."""
     definition = internals.op_def_registry.get(op_type)

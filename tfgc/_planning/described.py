@@ -78,8 +78,8 @@ def _outlook(made: Rewritten, held_bytes: int, budget_bytes: int | None) -> Outl
     phase: Phase = "forward" if op is None or not (op.segment or op.is_gradient) else "backward"
     if op is not None and op.segment:
         phase = "replay"
-    name = "" if op is None else op.name
+    name, peak = "" if op is None else op.name, made.peak_bytes
     return Outlook(
-        made.peak_bytes, name, phase, made.plain_bytes, made.peak_bytes, name, made.overhead, made.overhead, "flop", True,
-        made.peak_bytes + held_bytes, made.plain_bytes + held_bytes, budget_bytes,
+        peak, name, phase, made.plain_bytes, peak, name, made.overhead, made.overhead, "flop", True,
+        peak + held_bytes, made.plain_bytes + held_bytes, budget_bytes,
     )  # fmt: skip

@@ -1,5 +1,6 @@
-"""A step without the operations that make and read no planned buffer, and without views: its peak is the same, and found
-much sooner.
+"""A step without views, and without the operations that make and read no planned buffer.
+
+Its peak is the same, and found much sooner.
 
 What is left reads buffers by their owners, and waits directly for what it needed behind those that are left out.
 """

@@ -17,6 +17,8 @@ from tfgc._step.work import tensor_bytes, work
 
 # A read of a variable, alone of all stateful operations, may be done twice: a copy reads what the first one read.
 _MAY_READ_AGAIN = ("ReadVariableOp",)
+# Of all bytes that a step makes, a buffer that is planned takes at least one of so many shares.
+_SHARES = 2000
 
 
 class Trace:
@@ -31,14 +33,18 @@ class Trace:
         calls: For each gradient call where its operations begin and end.
     """
 
-    def __init__(self, function: Any, noted: list[tuple[Any, int, int]], rows: int | None, small: int) -> None:
-        self.function = function
+    def __init__(self, function: Any, noted: list[tuple[Any, int, int]], rows: int | None, small: int | None) -> None:
+        self.function, self._noted = function, noted
         inlined = Inlined(function.graph)
         self.ops, self.nodes = inlined.ops, inlined.nodes
         self.results, self.last = inlined.results, inlined.last
         self.calls = gradient_calls.spans(inlined.graphs, noted)
         self._at = {node.name: i for i, node in enumerate(self.nodes)}
         self._rows, self._small = rows, small
+
+    def counting(self, rows: int) -> "Trace":
+        """The same trace, where an open size counts as so many."""
+        return Trace(self.function, self._noted, rows, self._small)
 
     @functools.cached_property
     def step(self) -> Step:
@@ -67,7 +73,10 @@ class Trace:
         kept = [self._at[name] for name in self.last]
         wanted = _needed(ops, [i for i, _ in results] + kept + [i for i, op in ops.items() if op.is_stateful])
         order = tuple(i for i in ops if i in wanted)
-        return Step({i: ops[i] for i in order}, order, results, tuple(outermost), self._small)
+        small = self._small
+        if small is None:  # what is small in a large step is most of a small one
+            small = min(SMALL, sum(sum(ops[i].sizes) for i in order) // _SHARES)
+        return Step({i: ops[i] for i in order}, order, results, tuple(outermost), small)
 
     @functools.cached_property
     def definition(self) -> Any:
@@ -109,14 +118,14 @@ class Trace:
         return any(t.dtype.is_floating and t.shape.rank != 0 for t in made)
 
 
-def trace(function: Any, *args: Any, rows: int | None = None, small: int = SMALL, **kwargs: Any) -> Trace:
+def trace(function: Any, *args: Any, rows: int | None = None, small: int | None = None, **kwargs: Any) -> Trace:
     """Trace a `tf.function` for these arguments.
 
     Args:
         function: The `tf.function`.
         *args: What it takes: tensors, `tf.TensorSpec`s, Python values, structures of them.
         rows: What an open size counts as, such as the samples of a batch; one without it.
-        small: Bytes below which buffers are not planned.
+        small: Bytes below which buffers are not planned. Default: 32 KiB, fewer in a step that makes less than 64 MB.
         **kwargs: The same by name.
 
     Returns:
@@ -125,7 +134,9 @@ def trace(function: Any, *args: Any, rows: int | None = None, small: int = SMALL
     return isolated_traces.in_own_thread(lambda: _traced(function, args, kwargs, rows, small))
 
 
-def _traced(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], rows: int | None, small: int) -> Trace:
+def _traced(
+    function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], rows: int | None, small: int | None
+) -> Trace:
     with gradient_calls.noted() as noted:
         made = function.get_concrete_function(*args, **kwargs)
     return Trace(made, noted, rows, small)

@@ -20,7 +20,7 @@ from tfgc._calls.own_step_plans import OwnStepPlans
 from tfgc._core.modes import Mode
 from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._framework import fit_loop, isolated_traces
+from tfgc._framework import fit_loop, isolated_traces, private_api
 from tfgc._planning import batch_specs, first_batch
 from tfgc._planning.batch_specs import Shapes, Signature
 from tfgc._planning.planner import Request
@@ -99,7 +99,7 @@ class FirstCall:
         if len(args) + len(kwargs) != 1 or isolated_traces.is_part() or self._in_step.here is not None:
             return self._train_step(*args, **kwargs)
         if self.whole.applies((*args, *kwargs.values())):
-            logs = self.whole.run(self._train_step, *args, *kwargs.values())
+            logs = self.whole.run(self._train_step, *args, *kwargs.values(), converts=private_api.converts())
             self._latest = self.whole.latest
             return logs
         if not tracing.has_own_step(self._model):

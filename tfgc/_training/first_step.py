@@ -86,7 +86,7 @@ class FirstStep:
         if len(args) + len(kwargs) != 1 or isolated_traces.is_part() or self._in_step.here is not None:
             return self._train_step(*args, **kwargs)
         if self.whole.applies((*args, *kwargs.values())):
-            logs = self.whole.run(self._train_step, *args, *kwargs.values())
+            logs = self.whole.run(self._train_step, *args, *kwargs.values(), converts=private_api.converts())
             self.latest = self.whole.latest and self.whole.made.get(self.whole.latest)
             return logs
         self.plan_for(*args, *kwargs.values())

@@ -11,9 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError
 from tfgc._framework import private_api
-from tfgc._planning import budgets
+from tfgc._planning import budgets, described
 from tfgc._planning.budgets import Budget
 from tfgc._planning.step_plans import Rewritten, StepPlans
 from tfgc._rewrite import liveness
@@ -60,13 +61,13 @@ class TracePlans:
     ) -> None:
         self.trace, self._request, self._given, self.rows = trace, request, given, rows
         self.inputs = tuple(f"{t.dtype.name}{list(t.shape)}" for t in given if t.dtype != tf.resource)
-        self._plans = StepPlans(trace.step)
+        self.step_plans = StepPlans(trace.step)
         self.variable_bytes = sum(
             private_api.variable_bytes(t) if t.dtype == tf.resource else tensor_bytes(t, rows)
             for t in (*(t for t in given if t.dtype == tf.resource), *trace.function.captured_inputs)
         )
         self.held_bytes = self.variable_bytes + sum(tensor_bytes(t, rows) for t in given)
-        self.plain_bytes = self.held_bytes + self._plans.plain_bytes
+        self.plain_bytes = self.held_bytes + self.step_plans.plain_bytes
         self.budget_bytes = self._budget()
         self._tried: list[tuple[Rewritten, int]] = []  # with what the step was measured to need
         self._calls = self._most = 0
@@ -80,8 +81,13 @@ class TracePlans:
 
     def for_rows(self, rows: int) -> "TracePlans":
         """Plans of the same trace for larger batches."""
-        found = Trace(self.trace.function, self.trace.calls, rows, self.trace.step.small)
-        return TracePlans(found, self._request, self._given, rows, True)
+        return TracePlans(self.trace.counting(rows), self._request, self._given, rows, True)
+
+    def described(self, made: Rewritten | None = None) -> Plan:
+        """The plan in use, or another one of the step, as a `Plan` of its operations."""
+        made = made or self.plan
+        strategy = made.strategy or ("optimal" if self.budget_bytes is None else "budget")
+        return described.plan_of(made, strategy, self.held_bytes, self.budget_bytes, self.rows)
 
     @property
     def needed_bytes(self) -> int:
@@ -127,8 +133,8 @@ class TracePlans:
             return self._plain("it asks for no gradient itself")
         if self.budget_bytes is None:
             if self._request.strategy is None:
-                return self._plans.least()
-            return self._useful(self._plans.by(self._request.strategy, **self._request.options))
+                return self.step_plans.least()
+            return self._useful(self.step_plans.by(self._request.strategy, **self._request.options))
         room = self.budget_bytes - self.held_bytes
         # A share of what the plain step is simulated to need is compared with what others are simulated to need.
         is_share = check_budget(self._request.budget) is not None
@@ -136,17 +142,17 @@ class TracePlans:
             try:
                 return self._within(room if is_share else int(room / _ADDED))
             except InfeasibleBudgetError:
-                least = self._plans.least()
+                least = self.step_plans.least()
                 if least.peak_bytes <= room:
                     return least
                 raise self._infeasible(least) from None
 
     def _within(self, room: int) -> Rewritten:
         strategy, tried = self._request.strategy, room
-        if strategy is None or room <= 0 or self._plans.plain_bytes <= room:
-            return self._plans.within(room)
+        if strategy is None or room <= 0 or self.step_plans.plain_bytes <= room:
+            return self.step_plans.within(room)
         for _ in range(4):  # a strategy counts the bytes of its blocks, not those of the step
-            found = self._plans.by(strategy, tried, **self._request.options)
+            found = self.step_plans.by(strategy, tried, **self._request.options)
             if found.peak_bytes <= room:
                 return self._useful(found)
             tried = int(tried * 0.9 * room / found.peak_bytes)
@@ -159,7 +165,7 @@ class TracePlans:
         return self._plain(f"strategy {plan.strategy!r} saves nothing of the step")
 
     def _plain(self, why: str) -> Rewritten:
-        return Rewritten(self.trace.step, (), self._plans.plain_bytes, self._plans.plain_bytes, 0.0, why)
+        return Rewritten(self.trace.step, (), self.step_plans.plain_bytes, self.step_plans.plain_bytes, 0.0, why)
 
     def _infeasible(self, least: Rewritten) -> InfeasibleBudgetError:
         alive = liveness.timeline(least.step)
@@ -185,7 +191,7 @@ class TracePlans:
         try:
             found = self._within(int((budget - self.held_bytes) / ratio))
         except InfeasibleBudgetError:
-            found = self._plans.least()
+            found = self.step_plans.least()
         is_new = all(found.cuts != each.cuts or found.unchanged != each.unchanged for each, _ in self._tried)
         is_better = found.overhead < plan.overhead if is_held else found.peak_bytes < plan.peak_bytes
         return found if is_new and is_better else self._best()

@@ -16,7 +16,7 @@ from tfgc._core.plan import Plan
 from tfgc._core.segments import Outlook
 from tfgc._errors import InfeasibleBudgetError, OptionError, OutOfMemoryWarning, TfgcError, did_you_mean, warn
 from tfgc._planning import annotated, budgets, free_memory
-from tfgc._planning.node_plans import AnyPlans, NodePlans
+from tfgc._planning.node_plans import NodePlans
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.function_plans import TracePlans
 from tfgc._units import PERCENT, format_bytes

@@ -3,6 +3,7 @@
 In a budget the peaks of real steps are read, and where another plan is better by them, what was traced is built again.
 """
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,18 +11,20 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfgc._calls import tracing
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._errors import TfgcError
-from tfgc._framework import concrete_functions, fit_loop, isolated_traces, memory_counts, private_api
+from tfgc._errors import UnsupportedModelError
+from tfgc._framework import concrete_functions, fit_loop, private_api
 from tfgc._planning import batch_specs
 from tfgc._planning.batch_specs import Signature
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._planning.planner import Request
 from tfgc._run.emit import Built
-from tfgc._step.trace import trace
-from tfgc._training import function_plans, out_of_memory, plan_report
+from tfgc._training import function_peaks, function_plans, out_of_memory, plan_report
 from tfgc._training.function_plans import TracePlans
+from tfgc._training.function_trace import traced
 from tfgc._training.training_state import TrainingState
+from tfgc._units import format_bytes
 
 # Plans that a model keeps, of those that were used last.
 _MOST_PLANS = 8
@@ -35,6 +38,7 @@ class WholeStep:
         self._plans: RecentlyUsed[Signature, TracePlans] = RecentlyUsed(_MOST_PLANS)
         self._again: set[Signature] = set()  # to be built again from what was traced
         self.made: RecentlyUsed[Signature, PlannedStep] = RecentlyUsed(_MOST_PLANS)
+        self._was_built = False
         self.latest: Signature | None = None
         self.is_off = request.strategy is not None or bool(request.options) or request.layers is not None
 
@@ -42,18 +46,22 @@ class WholeStep:
         """Whether the step that is asked for here is one to trace apart, and its sizes are known."""
         if self.is_off or tf.executing_eagerly() or private_api.in_xla() or tf.distribute.has_strategy():
             return False
+        if any(tensor.shape.rank is None for tensor in batch_specs.tensors(batch)):
+            return False
         shapes = batch_specs.shapes_in(batch, fit_loop.batch_size)
         return bool(shapes) and all(None not in shape for shape in shapes)
 
-    def run(self, step: Callable, batch: Any) -> Any:
-        """What the step gives for a batch, in the graph at hand."""
+    @tf.autograph.experimental.do_not_convert
+    def run(self, step: Callable, batch: Any, converts: bool) -> Any:
+        """What the step gives for a batch, in the graph at hand; `converts`: whether AutoGraph converts its code."""
         start, shapes = time.perf_counter(), batch_specs.shapes_in(batch, fit_loop.batch_size)
         given = [t for t in tf.nest.flatten(batch, expand_composites=True) if isinstance(t, tf.Tensor)]
+        if not self._was_built:
+            self._build(batch, shapes[0][0])
         signature = self._signature(batch)
         plans = self._plans.get(signature) if signature in self._again else None
         if plans is None:
-            specs = tf.nest.map_structure(_spec, batch)
-            found = trace(_Plainly(step), specs, rows=shapes[0][0])
+            found = traced(tf.function(step, autograph=converts), (batch,), {}, shapes[0][0])
             request = function_plans.Request(self._request.budget)
             plans = TracePlans(found, request, given, shapes[0][0], True)
             signature = self._signature(batch)  # a model without weights is built by then
@@ -72,17 +80,8 @@ class WholeStep:
         plans = None if self.latest is None else self._plans.get(self.latest)
         if plans is None or plans.is_settled or plans.budget_bytes is None:
             return run(), False
-        try:
-            peaks = memory_counts.Peaks(memory_counts.devices())
-        except TfgcError:  # TensorFlow does not count here
-            plans.is_settled = True
-            return run(), False
-        try:
-            results = run()
-        finally:
-            found = peaks.close()
-        device = max(found, key=lambda each: found[each] - peaks.held[each])
-        changes = plans.saw(found[device] - peaks.held[device], plans.held_bytes)
+        results, made_bytes = function_peaks.measured(run, (), {})
+        changes = made_bytes is not None and plans.saw(made_bytes)
         if changes and self.latest is not None:
             self._again.add(self.latest)
         return results, changes
@@ -97,6 +96,14 @@ class WholeStep:
         plans = None if self.latest is None else self._plans.get(self.latest)
         return plans and out_of_memory.step_as_a_whole(self._model, self._model.optimizer, plans)
 
+    def _build(self, batch: Any, rows: int) -> None:
+        """Build layers that Keras could not, such as those that make variables of tensors."""
+        self._was_built = True
+        if not tracing.is_built(self._model):
+            specs = batch_specs.specs(batch, rows)
+            with contextlib.suppress(UnsupportedModelError):
+                plan_report.planned(self._model, lambda: tracing.trace(self._model, specs), verbose=self._verbose)
+
     def _signature(self, batch: Any) -> Signature:
         self._training.look()
         inputs = [t for t in tf.nest.flatten(keras.utils.unpack_x_y_sample_weight(batch)[0]) if tf.is_tensor(t)]
@@ -104,28 +111,22 @@ class WholeStep:
         return Signature(batch_specs.sizes_of(inputs), "graph", policy, in_step=True, training=self._training.now)
 
 
-class _Plainly:
-    """A step to be traced, in which enabled models run their own code."""
-
-    def __init__(self, step: Callable) -> None:
-        self._function = tf.function(step, autograph=False)
-
-    def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
-        with isolated_traces.plainly():
-            return self._function.get_concrete_function(*args, **kwargs)
-
-
 def _planned(plans: TracePlans, seconds: float, shapes: Any) -> PlannedStep:
     made = plans.plan
     return PlannedStep(
         plans.described(), "graph", plans.rows, plans.needed_bytes, plans.plain_bytes, made.overhead, seconds,
-        made.unchanged if plans.budget_bytes is None and made.unchanged else None, shapes=shapes,
+        _why_unchanged(plans), shapes=shapes,
     )  # fmt: skip
 
 
-def _spec(value: Any) -> Any:
-    """What stands for an argument in the trace."""
-    if isinstance(value, tf.Tensor):
-        return tf.TensorSpec(value.shape, value.dtype)
-    is_composite = isinstance(value, tf.RaggedTensor | tf.SparseTensor | tf.IndexedSlices)
-    return tf.type_spec_from_value(value) if is_composite else value
+def _why_unchanged(plans: TracePlans) -> str | None:
+    """Why the step runs as it is, and what would help; None if it does not, or was asked to fit in a budget."""
+    if not plans.plan.unchanged or plans.budget_bytes is not None:
+        return None
+    held, whole = plans.variable_bytes, plans.plain_bytes
+    if 2 * held > whole:
+        return (
+            f"weights and optimizer slots are {format_bytes(held)} of {format_bytes(whole)}, which no plan reduces. A "
+            "larger batch, mixed precision or an optimizer with fewer slots shifts that"
+        )
+    return f"{plans.plan.unchanged}. A larger batch makes activations a larger part of it"
