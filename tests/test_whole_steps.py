@@ -154,3 +154,23 @@ def test_train_step_plans_the_whole_step():
     (*rewritten, needed), (*plain, plain_needed) = losses
     assert rewritten == plain
     assert needed < 0.8 * plain_needed
+
+
+def test_a_plan_of_a_step_is_saved_and_given_to_a_model_of_other_names_and_another_batch(tmp_path):
+    model, _ = trained("averages", True)
+    plan = tfgc.status(model).plans[0].plan
+    plan.save(tmp_path / "plan.json")
+    plan = tfgc.Plan.load(tmp_path / "plan.json")
+    other = cnn()  # whose layers Keras numbers anew
+    other.compile(**KINDS["averages"]()[1], loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    tfgc.enable(other, plan, verbose=0)
+    other.fit(X[:24], Y[:24], batch_size=24, verbose=0)
+    (planned,) = tfgc.status(other).plans
+    assert [len(segment.nodes) for segment in planned.plan.segments] == [len(segment.nodes) for segment in plan.segments]
+    assert planned.predicted_bytes < 0.8 * planned.plain_bytes
+    deeper = tfgc.enable(keras.Sequential([keras.Input((SIZE, SIZE, 4)), L.Flatten(), L.Dense(3)]), plan, verbose=0)
+    deeper.compile("sgd", "sparse_categorical_crossentropy")
+    with pytest.raises(tfgc.PlanMismatchError, match="made for another model: it has .* operations, this model has"):
+        deeper.fit(X[:24], Y[:24], verbose=0)
+    with pytest.raises(tfgc.PlanMismatchError, match=r"of the operations of a training step.*tfgc.plan\(model"):
+        tfgc.train_step(other, "mse", "sgd", plan=plan)

@@ -36,6 +36,7 @@ class Plan(Shown, Segmentation):
         batch_size: The batch size that its bytes are for; None: for one sample.
         outlook: Its `Outlook`; None where sizes are unknown.
         calls: Whether its segments are calls of layers, as in a subclassed model, and not nodes of a graph.
+        operations: Whether its segments are operations of a training step, as of what `fit` and `tfgc.function` run by.
         parts: Functional models inside that run by plans of their own, in a plan of calls: plans by layer name.
         link: Bytes that are copied to the host, or back, while one unit of work is done; None: not known, so that
             predictions take no time for copies.
@@ -100,6 +101,11 @@ class Plan(Shown, Segmentation):
 
     def check(self, graph: Graph) -> None:
         """Raise `PlanMismatchError` unless this is a plan for `graph`."""
+        if self.operations:
+            raise PlanMismatchError(
+                f"this plan (strategy {self.strategy!r}) is of the operations of a training step, as in fit: train "
+                "by it after tfgc.enable(model, plan), or make one for the model's nodes: tfgc.plan(model, ...)"
+            )
         if self.calls:
             raise PlanMismatchError(
                 f"this plan (strategy {self.strategy!r}) is by the calls of layers, not by segments: train by it after "
@@ -110,7 +116,7 @@ class Plan(Shown, Segmentation):
 
     def check_model(self, here: Sequence[str]) -> None:
         """Raise `PlanMismatchError` unless the model that this was made for is one of these lines."""
-        unit = "layers" if self.calls else "nodes"
+        unit = "operations" if self.operations else "layers" if self.calls else "nodes"
         counts = len(self.model), len(here)
         differs = [] if counts[0] == counts[1] else [f"it has {counts[0]} {unit}, this model has {counts[1]}"]
         mine, theirs = next((pair for pair in zip(sorted(self.model), sorted(here)) if pair[0] != pair[1]), ("", ""))

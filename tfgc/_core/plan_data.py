@@ -11,12 +11,12 @@ from tfgc._errors import TfgcError
 
 PlanType = TypeVar("PlanType", bound=Segmentation)
 _FORMAT = "tfgc-plan"
-_VERSION = 6  # Files are written in the oldest version that knows what is in them.
+_VERSION = 7  # Files are written in the oldest version that knows what is in them.
 
 # By class, the fields that files of earlier versions do not have, and others only where they are no default.
 _YOUNGER: dict[type, dict[str, Any]] = {
     Segment: {"result_bytes": None, "spared_work": None, "host_bytes": None, "on_device": (), "selective": False},
-    Segmentation: {"calls": False, "parts": {}, "link": None},
+    Segmentation: {"calls": False, "operations": False, "parts": {}, "link": None},
     Outlook: {"needed_bytes": None, "plain_needed_bytes": None, "budget_bytes": None},
 }
 _DEFAULTS = {name: value for fields in _YOUNGER.values() for name, value in fields.items()}
@@ -25,6 +25,8 @@ _DEFAULTS = {name: value for fields in _YOUNGER.values() for name, value in fiel
 def version(plan: Segmentation) -> int:
     """The oldest version of the format that knows what is in a plan."""
     segments = list(_all_segments(plan))
+    if plan.operations:
+        return 7
     if plan.outlook is not None and plan.outlook.needed_bytes is not None:
         return 6
     if any(segment.selective for segment in segments):

@@ -156,6 +156,7 @@ class Segmentation(Brief):
     batch_size: int | None = None
     outlook: Outlook | None = None
     calls: bool = False
+    operations: bool = False
     parts: dict[str, Self] = dataclasses.field(default_factory=dict)
     link: float | None = None
 

@@ -1,13 +1,18 @@
-"""A rewritten step as a `Plan`, which prints, explains and draws it: segments of operations, and what they store."""
+"""A rewritten step as a `Plan`, which prints, explains, draws and saves it, and the cuts of such a plan.
+
+Its nodes are the operations of the forward part that make a planned buffer. A plan fits every step that has the same
+types of them in the same order, whatever layers are called there and however large the batch is.
+"""
 
 import bisect
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tfgc._core.plan import Plan
 from tfgc._core.segments import Outlook, Phase, Segment
 from tfgc._planning.step_plans import Rewritten
 from tfgc._rewrite.liveness import timeline
+from tfgc._rewrite.recompute import Cut
 from tfgc._step.step import Op, Step, Tensor
 
 
@@ -21,48 +26,96 @@ def plan_of(made: Rewritten, strategy: str, held_bytes: int, budget_bytes: int |
         budget_bytes: The budget that it was chosen for, or None.
         batch_size: Samples in the batch that its bytes are for.
     """
-    step = made.step
-    forward = [i for i in step.order if _is_forward(step, i)]
-    model = tuple(f"{step.ops[i].name}: {step.ops[i].type}" for i in forward)
+    forward = _forward(made.step)
+    outlook = _outlook(made, held_bytes, budget_bytes)
     return Plan(
-        tuple(_segments(made, forward)), strategy, model, {}, batch_size, _outlook(made, held_bytes, budget_bytes)
+        tuple(_segments(made, forward)), strategy, _lines(made.step, forward), {}, batch_size, outlook, operations=True
     )
 
 
-def _is_forward(step: Step, number: int) -> bool:
-    op = step.ops[number]
-    return bool(step.makes[number]) and not (op.is_gradient or op.segment)
+def cuts_of(plan: Plan, step: Step) -> list[Cut]:
+    """The cuts of a plan in a traced step.
+
+    Raises:
+        PlanMismatchError: If the plan is for another step.
+    """
+    forward = _forward(step)
+    plan.check_model(_lines(step, forward))
+    return _cuts(plan.segments, forward)[:-1]  # none at the end of the forward part
 
 
-def _segments(made: Rewritten, forward: list[int]) -> Iterator[Segment]:
+def _cuts(segments: Sequence[Segment], forward: Sequence[int]) -> list[Cut]:
+    found, end = list[Cut](), 0
+    for segment in segments:
+        start, end = end, end + len(segment.nodes)
+        inside = () if segment.inner is None else _cuts(segment.inner.segments, forward[start:end])[:-1]
+        found.append(Cut(forward[end - 1], segment.mode == "keep", tuple(inside)))
+    return found
+
+
+def _forward(step: Step) -> list[int]:
+    """Numbers of the operations that a plan is made of, as traced."""
+    return sorted(
+        i
+        for i, op in step.ops.items()
+        if step.makes[i] and not (op.is_gradient or op.segment or op.call >= _last(step))
+    )
+
+
+def _last(step: Step) -> int:
+    """The number of the last gradient call: behind it nothing is recomputed."""
+    return len(step.calls)
+
+
+def _lines(step: Step, forward: Sequence[int]) -> tuple[str, ...]:
+    return tuple(f"{step.ops[i].type} (operation {place})" for place, i in enumerate(forward))
+
+
+def _segments(made: Rewritten, forward: Sequence[int]) -> Iterator[Segment]:
     step = made.step
-    number = {step.ops[i].name: i for i in forward}
-    bounds = sorted({cut.behind for cut in made.cuts})
-    kept = {cut.behind: cut.keep for cut in made.cuts}
+    cuts = sorted(made.cuts, key=lambda cut: cut.behind)
+    bounds = [cut.behind for cut in cuts]
     copies: dict[int, list[Op]] = defaultdict(list)  # by the segment in which the operation that they copy lies
     for op in step.ops.values():
         if op.segment:
             copies[bisect.bisect_left(bounds, op.traced)].append(op)
     inside: dict[int, list[int]] = defaultdict(list)
-    for i in number.values():
+    for i in forward:
         inside[bisect.bisect_left(bounds, i)].append(i)
     stored: set[Tensor] = set()
     for place in sorted(inside):
-        nodes, again = inside[place], copies[place]
+        nodes, again, cut = inside[place], copies[place], cuts[place] if place < len(cuts) else None
         read = {step.buffer(t) for op in again for t in op.inputs if not step.ops[t[0]].segment}
         late = {b for i in nodes for b in step.makes[i] if any(_is_late(step, r) for r in step.readers.get(b, ()))}
         new = {b for b in read | late if step.is_planned(b)} - stored
         stored |= new
-        recomputes = bool(again) and not (place < len(bounds) and kept[bounds[place]])
         dropped = {op.traced for op in again}
+        recomputes = bool(again) and not (cut is not None and cut.keep)
         yield Segment(
             tuple(step.ops[i].name for i in nodes),
             "recompute" if recomputes else "keep",
+            inner=None if cut is None or not (recomputes and cut.inside) else _inner(step, nodes, cut.inside),
             stored_bytes=sum(map(step.size, new)),
             inside_bytes=sum(step.size(b) for i in nodes if i in dropped for b in step.makes[i]),
             input_bytes=sum(step.size(b) for b in read if step.is_planned(b)),
             work=sum(op.work for op in again),
         )
+
+
+def _inner(step: Step, nodes: Sequence[int], cuts: Sequence[Cut]) -> Plan:
+    """How the replay of a segment is cut again."""
+    cuts = sorted(cuts, key=lambda cut: cut.behind)
+    parts: dict[int, list[int]] = defaultdict(list)
+    for i in nodes:
+        parts[bisect.bisect_left([cut.behind for cut in cuts], i)].append(i)
+    segments = []
+    for place in sorted(parts):
+        cut = cuts[place] if place < len(cuts) else None
+        names = tuple(step.ops[i].name for i in parts[place])
+        keeps = cut is None or cut.keep
+        inner = None if cut is None or not cut.inside or keeps else _inner(step, parts[place], cut.inside)
+        segments.append(Segment(names, "keep" if keeps else "recompute", inner=inner))
+    return Plan(tuple(segments), "inner", ())
 
 
 def _is_late(step: Step, number: int) -> bool:

@@ -30,6 +30,7 @@ class Request:
     budget: Budget | None
     options: dict[str, Any]
     layers: tuple[keras.Layer, ...] | None = None
+    plan: Plan | None = None  # of the operations of a step
 
 
 @node_costs.remembered()

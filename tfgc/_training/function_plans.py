@@ -17,7 +17,7 @@ from tfgc._framework import private_api
 from tfgc._planning import budgets, described
 from tfgc._planning.budgets import Budget
 from tfgc._planning.step_plans import Rewritten, StepPlans
-from tfgc._rewrite import liveness
+from tfgc._rewrite import liveness, order, recompute
 from tfgc._step.trace import Trace
 from tfgc._step.work import tensor_bytes
 from tfgc._training.function_peaks import unseen
@@ -38,6 +38,7 @@ class Request:
     """What the user asks of the plans of a function."""
 
     budget: Budget | None = None
+    plan: Plan | None = None
     strategy: Strategy | None = None
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -131,6 +132,8 @@ class TracePlans:
     def _first(self) -> Rewritten:
         if not self.trace.calls:
             return self._plain("it asks for no gradient itself")
+        if self._request.plan is not None:
+            return self._by_plan(self._request.plan)
         if self.budget_bytes is None:
             if self._request.strategy is None:
                 return self.step_plans.least()
@@ -146,6 +149,18 @@ class TracePlans:
                 if least.peak_bytes <= room:
                     return least
                 raise self._infeasible(least) from None
+
+    def _by_plan(self, plan: Plan) -> Rewritten:
+        """The step by a plan that was made for one like it."""
+        step, plain = self.trace.step, self.step_plans.plain_bytes
+        cuts = described.cuts_of(plan, step)
+        made = order.ordered(recompute.recomputed(step, cuts))
+        again, work = (
+            sum(op.work for op in ops if bool(op.segment) is is_copy)
+            for ops, is_copy in ((made.ops.values(), True), (step.ops.values(), False))
+        )
+        peak = liveness.peak(made)
+        return self._useful(Rewritten(made, tuple(cuts), peak, plain, again / max(work, 1), strategy=plan.strategy))
 
     def _within(self, room: int) -> Rewritten:
         strategy, tried = self._request.strategy, room
