@@ -97,13 +97,14 @@ def copies(stored: Any) -> list[Any]:
     return [part for part in (parts if isinstance(parts, tuple) else (stored,)) if part is not None]
 
 
-def variable_bytes(handle: Any) -> int:
-    """Bytes of the variable that a handle stands for; 0 where its size is open, and for other resources."""
-    data = internals.resource_variable_ops.get_eager_safe_handle_data(handle)
-    if data is None or not data.is_set:
-        return 0
-    shapes = [(tf.TensorShape(each.shape), tf.dtypes.as_dtype(each.dtype)) for each in data.shape_and_type]
-    return sum((shape.num_elements() or 0) * dtype.size for shape, dtype in shapes)
+def held_bytes(captured: Any) -> int:
+    """Bytes of a tensor that a trace captures, or of the variable that it is a handle of; 0 for other resources."""
+    kinds = [(captured.shape, captured.dtype)]
+    if captured.dtype == tf.resource:
+        data = internals.resource_variable_ops.get_eager_safe_handle_data(captured)
+        found = data.shape_and_type if data is not None and data.is_set else ()
+        kinds = [(tf.TensorShape(each.shape), tf.dtypes.as_dtype(each.dtype)) for each in found]
+    return sum((shape.num_elements() or 0) * dtype.size for shape, dtype in kinds)
 
 
 def handles(variable: keras.Variable | tf.Variable) -> list[Any]:

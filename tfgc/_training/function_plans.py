@@ -6,7 +6,6 @@ budget, or so far below that less recomputation fits, the next plan is chosen by
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -49,7 +48,6 @@ class TracePlans:
     Args:
         trace: The trace.
         request: What the user asks for.
-        given: What the function that runs takes, as tensors of its graph.
         rows: What an open size counts as.
         may_correct: Whether real steps will be measured.
 
@@ -57,24 +55,24 @@ class TracePlans:
         InfeasibleBudgetError: If the least plan does not fit in the budget by its simulated peak.
     """
 
-    def __init__(
-        self, trace: Trace, request: Request, given: Sequence[tf.Tensor], rows: int | None, may_correct: bool
-    ) -> None:
-        self.trace, self._request, self._given, self.rows = trace, request, given, rows
-        self.inputs = tuple(f"{t.dtype.name}{list(t.shape)}" for t in given if t.dtype != tf.resource)
+    def __init__(self, trace: Trace, request: Request, rows: int | None, may_correct: bool) -> None:
+        self.trace, self._request, self.rows = trace, request, rows
         self.step_plans = StepPlans(trace.step)
-        self.variable_bytes = sum(
-            private_api.variable_bytes(t) if t.dtype == tf.resource else tensor_bytes(t, rows)
-            for t in (*(t for t in given if t.dtype == tf.resource), *trace.function.captured_inputs)
-        )
-        self.held_bytes = self.variable_bytes + sum(tensor_bytes(t, rows) for t in given)
+        captured, taken = trace.function.captured_inputs, trace.function.graph.inputs
+        given = taken[: len(taken) - len(captured)]
+        tensors = [t for t in given if t.dtype != tf.resource]
+        self.inputs = tuple(f"{t.dtype.name}{list(t.shape)}" if t.shape.rank else t.dtype.name for t in tensors)
+        handles = [t for t in given if t.dtype == tf.resource]
+        self.variable_bytes = sum(private_api.held_bytes(t) for t in (*handles, *captured))
+        self.held_bytes = self.variable_bytes + sum(tensor_bytes(t, rows) for t in tensors)
         self.plain_bytes = self.held_bytes + self.step_plans.plain_bytes
         self.budget_bytes = self._budget()
         self._tried: list[tuple[Rewritten, int]] = []  # with what the step was measured to need
         self._calls = self._most = 0
         self.plan = self._first()
         self.is_settled = not may_correct or (self.budget_bytes is None and bool(self.plan.unchanged))
-        self.is_open = self.budget_bytes is not None and any(t.shape.rank and None in t.shape.as_list() for t in given)
+        is_open = any(t.shape.rank and None in t.shape.as_list() for t in tensors)
+        self.is_open = is_open and self.budget_bytes is not None
 
     def is_too_small(self, rows: int) -> bool:
         """Whether the plan was made for a smaller batch than this one, and may not fit for it."""
@@ -82,7 +80,7 @@ class TracePlans:
 
     def for_rows(self, rows: int) -> "TracePlans":
         """Plans of the same trace for larger batches."""
-        return TracePlans(self.trace.counting(rows), self._request, self._given, rows, True)
+        return TracePlans(self.trace.counting(rows), self._request, rows, True)
 
     def described(self, made: Rewritten | None = None) -> Plan:
         """The plan in use, or another one of the step, as a `Plan` of its operations."""
@@ -102,7 +100,7 @@ class TracePlans:
 
     def line(self) -> str:
         """What is said when the trace is made."""
-        if self.plan.unchanged and self.budget_bytes is None:
+        if self.plan.unchanged and (self.budget_bytes is None or not self.trace.calls):
             return f"runs as it is: {self.plan.unchanged}"
         needs = format_needs(self.needed_bytes, self.plain_bytes, self.budget_bytes)
         more = f"runs as it is: {self.plan.unchanged}" if self.plan.unchanged else self.more()

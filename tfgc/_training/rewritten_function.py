@@ -24,7 +24,7 @@ from tfgc._training.function_plans import Request, TracePlans
 from tfgc._training.function_status import FunctionStatus, trace_status
 from tfgc._training.function_trace import rows_of, traced
 
-_UNDER_TAPE = "a tape records the call, and derivatives of a step hold all of it"
+_UNDER_TAPE = "a tape around the call records it; put the tape into the function"
 _IN_STRATEGY = "in the scope of a tf.distribute.Strategy no step is rewritten"
 
 
@@ -63,7 +63,8 @@ class RewrittenFunction:
         self._graphs: weakref.WeakKeyDictionary[Any, TracePlans] = weakref.WeakKeyDictionary()
         self._xla = bool(settings.runs.get("jit_compile"))
         self._is_measured = not self._xla
-        self._is_built, self._note, self._call = False, "", threading.local()  # the rows of the call that runs now
+        self._is_built, self._note, self._said = False, "", set[str]()
+        self._call = threading.local()  # the rows of the batch of the call that runs now
         self._runs = self._emitted()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -117,12 +118,8 @@ class RewrittenFunction:
         return self._runs.pretty_printed_concrete_signatures(verbose)
 
     def experimental_get_tracing_count(self) -> int:
-        """How often the Python code ran to be traced."""
+        """As that of `tf.function`: how often the Python code was traced."""
         return self._traced.experimental_get_tracing_count()
-
-    def experimental_get_compiler_ir(self, *args: Any, **kwargs: Any) -> Any:
-        """As that of `tf.function`."""
-        return self._runs.experimental_get_compiler_ir(*args, **kwargs)
 
     def status(self) -> FunctionStatus:
         """What the function needs, and of how much, for each signature; print it."""
@@ -154,7 +151,9 @@ class RewrittenFunction:
         return None
 
     def _say(self, words: str) -> str:
-        if self._settings.verbose:
+        is_known = words in self._said and words.startswith("runs as it is")
+        self._said.add(words)
+        if self._settings.verbose and not is_known:
             print(f"tfgc: {self._name!r} {words}", file=sys.stderr, flush=True)
         return words
 
@@ -178,9 +177,8 @@ class RewrittenFunction:
         found = self._traces.setdefault(key, found)  # gradient calls were noted when it was made
         plans = self._plans.get(key)
         if plans is None:
-            plans = self._plans[key] = TracePlans(
-                found, self._settings.request, given, rows, self._is_measured and not private_api.in_xla()
-            )
+            may_correct = self._is_measured and not private_api.in_xla()
+            plans = self._plans[key] = TracePlans(found, self._settings.request, rows, may_correct)
             self._say(plans.line())
         self._graphs[graph] = plans
         for variable in function.variables:  # so that tapes around the call watch them
@@ -194,7 +192,7 @@ class RewrittenFunction:
         """The plans for these arguments, if their steps are to be measured."""
         if not (self._is_measured and tf.executing_eagerly()):
             return None
-        rows, all_plans = self._call.rows or 0, self._plans.values()
+        rows, all_plans = self._call.rows or 0, list(self._plans.values())
         if all_plans and all(each.is_settled and not each.is_too_small(rows) for each in all_plans):
             return None
         plans = self._graphs.get(concrete_functions.concrete(self._runs, args, kwargs).graph)
