@@ -364,9 +364,9 @@ def test_an_enabled_model_runs_its_own_code_in_it(way):
 
 def kept_budgets():
     """For each budget what the function says, how often it was traced, and what the step really needs."""
-    weights = [tf.Variable(tf.random.stateless_normal((64, 64), (i, 1), stddev=0.1)) for i in range(8)]
-    x, found = tf.random.stateless_normal((8192, 64), (1, 2)), {}
-    for budget in (None, "50%", 0.9, "40MB", "1GB", "auto"):
+    weights = [tf.Variable(tf.random.stateless_normal((64, 64), (i, 1), stddev=0.1)) for i in range(16)]
+    x, found = tf.random.stateless_normal((4096, 64), (1, 2)), {}
+    for budget in (None, "50%", "20MB", "auto"):
 
         def step(x):
             with tf.GradientTape() as tape:
@@ -376,7 +376,7 @@ def kept_budgets():
             return loss
 
         run = tfgc.function(step, budget=budget, verbose=0)
-        for _ in range(12):
+        for _ in range(8):
             run(x)
         with tfgc.peak() as peak:
             run(x)
@@ -392,14 +392,14 @@ def test_budgets_hold_for_real_steps_and_what_is_announced_was_measured():
         assert traced == 1
         assert really <= 1.02 * now.measured_bytes
         assert now.budget_bytes is None or ("budget held" in said and now.measured_bytes <= now.budget_bytes)
-    least, half, bytes_ = found[None][0], found["50%"][0], found["40MB"][0]
+    least, half, bytes_ = found[None][0], found["50%"][0], found["20MB"][0]
     assert least.measured_bytes <= 0.5 * least.plain_bytes
     assert "measured of" in found[None][1]
     assert half.budget_bytes == int(0.5 * half.plain_bytes)
     # What is left for an allocator at first is used once it was seen to need less.
-    assert 0.77 * 40e6 < bytes_.measured_bytes <= 40e6
+    assert 0.77 * 20e6 < bytes_.measured_bytes <= 20e6
     assert bytes_.overhead < least.overhead
-    assert all(found[budget][0].unchanged == "the plain step fits" for budget in ("1GB", "auto"))
+    assert found["auto"][0].unchanged == "the plain step fits"
 
 
 def test_an_impossible_budget_names_the_least_that_works():
