@@ -72,6 +72,10 @@ def ahead(model, kind, **sizes):
     fit(tfgc.enable(model, tfgc.plan(model, budget="1GB", **sizes), verbose=0), kind)
 
 
+def len_of(x):
+    return tf.shape(x)[0]
+
+
 plan, later = functools.partial(tfgc.plan, batch_size=4), functools.partial(tfgc.enable, budget="1GB", verbose=0)
 ADVICE = [
     # Budgets
@@ -85,6 +89,12 @@ ADVICE = [
     (lambda: tfgc.estimate(net()), "give batch_size=32", lambda: tfgc.estimate(net(), batch_size=32)),
     (lambda: tfgc.pareto(net()), "give batch_size=32", lambda: tfgc.pareto(net(), batch_size=32)),
     (lambda: tfgc.max_batch(net, "70%"), "bytes such as '8GB', or 'auto'", None),
+    # Functions
+    (lambda: tfgc.function("70%"), "tfgc.function(budget='70%')", lambda: tfgc.function(budget="70%")(len_of)(X)),
+    (lambda: tfgc.function(segments=2), "strategy='uniform'",
+     lambda: tfgc.function(strategy="uniform", segments=2)(len_of)(X)),
+    (lambda: tfgc.function(tf.function(len_of)), "give its python_function",
+     lambda: tfgc.function(tf.function(len_of).python_function)(X)),
     # Plans
     (lambda: tfgc.enable(net(), "sqrt"), "give strategy='sqrt'", lambda: tfgc.enable(net(), strategy="sqrt")),
     (lambda: tfgc.enable(net(), "Sqrrt"), "give strategy='sqrt'", lambda: tfgc.enable(net(), strategy="sqrt")),

@@ -63,7 +63,7 @@ class WholeStep:
         if plans is None:
             found = traced(tf.function(step, autograph=converts), (batch,), {}, shapes[0][0])
             request = function_plans.Request(self._request.budget, self._request.plan)
-            plans = TracePlans(found, request, given, shapes[0][0], True)
+            plans = TracePlans(found, request, shapes[0][0], True)
             signature = self._signature(batch)  # a model without weights is built by then
             self._plans[signature] = plans
         self._again.discard(signature)
