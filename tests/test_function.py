@@ -500,3 +500,21 @@ def test_functions_that_a_step_calls_are_part_of_it():
         shown.append([[np.array(t).tobytes() for t in tf.nest.flatten(run(x))] for _ in range(3)])
     assert shown[0] == shown[1]
     assert run.status().traces[0].needed_bytes <= 0.5 * run.status().traces[0].plain_bytes
+
+
+def test_sums_of_many_gradients_hold_two_and_have_the_bits_of_one_sum():
+    weight = tf.Variable(tf.random.stateless_normal((256, 256), (1, 2), stddev=0.06))
+    x = tf.random.stateless_normal((64, 256), (3, 4))
+
+    for uses in (4, 9, 10, 27):
+
+        def step(x, uses=uses):
+            with tf.GradientTape() as tape:
+                for _ in range(uses):
+                    x = tf.tanh(x @ tf.convert_to_tensor(weight))
+                loss = tf.reduce_sum(x)
+            return tape.gradient(loss, weight)
+
+        run = tfgc.function(step, verbose=0)
+        assert np.array_equal(run(x), tf.function(step)(x))
+        assert run.status().traces[0].needed_bytes <= (6 * 256 + (uses + 1) * 64) * 1024

@@ -166,11 +166,13 @@ def test_a_plan_of_a_step_is_saved_and_given_to_a_model_of_other_names_and_anoth
     tfgc.enable(other, plan, verbose=0)
     other.fit(X[:24], Y[:24], batch_size=24, verbose=0)
     (planned,) = tfgc.status(other).plans
-    assert [len(segment.nodes) for segment in planned.plan.segments] == [len(segment.nodes) for segment in plan.segments]
+    assert [len(segment.nodes) for segment in planned.plan.segments] == [
+        len(segment.nodes) for segment in plan.segments
+    ]
     assert planned.predicted_bytes < 0.8 * planned.plain_bytes
     deeper = tfgc.enable(keras.Sequential([keras.Input((SIZE, SIZE, 4)), L.Flatten(), L.Dense(3)]), plan, verbose=0)
     deeper.compile("sgd", "sparse_categorical_crossentropy")
-    with pytest.raises(tfgc.PlanMismatchError, match="made for another model: it has .* operations, this model has"):
+    with pytest.raises(tfgc.PlanMismatchError, match=r"made for another model: it has .* operations, this model has"):
         deeper.fit(X[:24], Y[:24], verbose=0)
     with pytest.raises(tfgc.PlanMismatchError, match=r"of the operations of a training step.*tfgc.plan\(model"):
         tfgc.train_step(other, "mse", "sgd", plan=plan)

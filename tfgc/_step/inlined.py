@@ -1,10 +1,15 @@
-"""A trace with the operations of the functions that it calls in place of the calls.
+"""A trace with the operations of the functions that it calls in place of the calls, and with sums as they come.
 
 A body runs when what its operations read is there, so that an order may put others between them. What is stateful in it
 waits for what the call waited for, and what waited for the call waits for it. A function that XLA compiles for itself
 stays a call.
+
+TensorFlow adds the gradients of a tensor that is used often when all are there: a weight of a recurrent cell has one
+for each step, an activation of a network that is differentiated twice half a dozen. Sums of two hold one or two. They
+are made in the order in which the kernel adds, so that the bits are the same.
 """
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,7 +29,8 @@ class Inlined:
         last: Names of the operations that must have run when it returns.
     """
 
-    def __init__(self, graph: Any) -> None:
+    def __init__(self, graph: Any, small: int) -> None:
+        self._small = small
         self.ops: list[tf.Operation] = []
         self.nodes: list[Any] = []
         self.graphs: list[tuple[Any, list[int]]] = []
@@ -63,21 +69,44 @@ class Inlined:
             if op.op_def.is_stateful:
                 controls = list(dict.fromkeys([*controls, *after]))
                 stateful.append(scope + op.name)
-            self.ops.append(op)
-            self.nodes.append(_node(node, scope + op.name, [*read, *(f"^{name}" for name in controls)]))
+            if op.type == "AddN" and len(read) > 2 and self._is_large(op.outputs[0]):
+                *sums, (_, *read) = _sums(f"{scope}{op.name}", read)
+                for name, *pair in sums:
+                    self._append(op, node, name, pair, [])
+            self._append(op, node, scope + op.name, read, controls)
         begins.append(len(self.nodes))
         return [reading(t) for t in graph.outputs], waiting(graph.control_outputs), stateful
+
+    def _append(self, op: tf.Operation, node: Any, name: str, read: Sequence[str], controls: Iterable[str]) -> None:
+        made = tf.compat.v1.NodeDef()
+        made.CopyFrom(node)
+        made.name = name
+        made.input[:] = [*read, *(f"^{name}" for name in controls)]
+        if op.type == "AddN":
+            made.attr["N"].i = len(read)
+        if "_class" in made.attr:  # in one place with operations by names of another graph
+            del made.attr["_class"]
+        self.ops.append(op)
+        self.nodes.append(made)
+
+    def _is_large(self, tensor: tf.Tensor) -> bool:
+        count = tensor.shape.num_elements()
+        return tensor.dtype != tf.variant and (count is None or count * tensor.dtype.size >= self._small)
+
+
+def _sums(name: str, terms: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Sums of two that make an AddN, each by name: of the first two to nine terms, and of these and groups of eight."""
+    made: list[tuple[str, str, str]] = []
+
+    def add(one: str, other: str) -> str:
+        made.append((f"{name}/{len(made)}", one, other))
+        return made[-1][0]
+
+    first = (len(terms) - 2) % 8 + 2
+    groups = [terms[:first], *(terms[i : i + 8] for i in range(first, len(terms), 8))]
+    functools.reduce(add, (functools.reduce(add, group) for group in groups))
+    return made
 
 
 def _is_compiled(node: Any) -> bool:
     return "_XlaMustCompile" in node.attr and node.attr["_XlaMustCompile"].b
-
-
-def _node(node: Any, name: str, read: Iterable[str]) -> Any:
-    made = tf.compat.v1.NodeDef()
-    made.CopyFrom(node)
-    made.name = name
-    made.input[:] = read
-    if "_class" in made.attr:  # in one place with operations by names of another graph
-        del made.attr["_class"]
-    return made

@@ -35,7 +35,7 @@ class Trace:
 
     def __init__(self, function: Any, noted: list[tuple[Any, int, int]], rows: int | None, small: int | None) -> None:
         self.function, self._noted = function, noted
-        inlined = Inlined(function.graph)
+        inlined = Inlined(function.graph, SMALL if small is None else small)
         self.ops, self.nodes = inlined.ops, inlined.nodes
         self.results, self.last = inlined.results, inlined.last
         self.calls = gradient_calls.spans(inlined.graphs, noted)

@@ -19,7 +19,8 @@ def work(op: tf.Operation, rows: int | None) -> int:
     """Work of one operation; an open size counts as `rows`."""
     if op.type in VIEWS or not op.outputs:
         return 0
-    moved = sum(tensor_bytes(t, rows) for t in (*op.inputs, *op.outputs))
+    read = op.inputs[:2] if op.type == "AddN" else op.inputs  # sums of more are chains
+    moved = sum(tensor_bytes(t, rows) for t in (*read, *op.outputs))
     return max(flop_counts.flops(op), _BALANCE * moved)
 
 
