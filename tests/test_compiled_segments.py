@@ -53,8 +53,8 @@ def in_pieces(sizes, mode="keep"):
 
 
 def held_by_gelus():
-    """Bytes that a tape holds after a compiled call of four layers that are kept."""
-    model = keras.Sequential([keras.Input((256,)), *(L.Dense(256, "gelu") for _ in range(4)), L.Dense(1)])
+    """Bytes that a tape holds after a compiled call of two layers that are kept."""
+    model = keras.Sequential([keras.Input((256,)), *(L.Dense(256, "gelu") for _ in range(2)), L.Dense(1)])
     tfgc.enable(model, tfgc.plan(model, 1024, strategy="keep_all"))
     x, found = tf.ones((1024, 256)), []
     for _ in range(3):
@@ -70,7 +70,7 @@ def held_by_gelus():
 def test_a_kept_segment_keeps_what_its_gradient_reads():
     """TensorFlow would keep six tensors for each gelu, two of them for gradients of numbers."""
     tensor = 1024 * 256 * 4
-    assert 16 * tensor <= alone(held_by_gelus) < 16.5 * tensor
+    assert 8 * tensor <= alone(held_by_gelus) < 8.5 * tensor
 
 
 class Halving(L.Layer):
@@ -126,13 +126,13 @@ def measured_and_predicted(kind, how):
 
 CASES = [
     ("conv", ([1] * 8,), 1.05),  # Each receives a gradient that it may not overwrite.
-    ("conv", ([4, 4],), 1.05),
-    ("conv", ([4, 4], "recompute"), 1.05),
+    pytest.param("conv", ([4, 4],), 1.05, marks=pytest.mark.slow),
+    pytest.param("conv", ([4, 4], "recompute"), 1.05, marks=pytest.mark.slow),
     ("conv", "optimal", 1.05),
-    ("gelu", ([1] * 7,), 1.05),
+    pytest.param("gelu", ([1] * 7,), 1.05, marks=pytest.mark.slow),
     ("gelu", ([3, 4],), 1.15),  # Inside of a kept segment TensorFlow chooses the order.
     ("gelu", ([2, 2, 3], "selective"), 1.05),
-    ("gelu", "optimal", 1.05),
+    pytest.param("gelu", "optimal", 1.05, marks=pytest.mark.slow),
 ]
 
 

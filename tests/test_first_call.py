@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import assert_equal, fresh, noise, train
+from equality import assert_equal, fresh, in_turn, mostly, noise, train
 from models import Halved
 from tensorflow.python.eager import context
 
@@ -27,10 +27,10 @@ L = keras.layers
 X, Y = noise(24, 16, 16, 3), noise(24, 4, seed=2)
 
 
-def cnn(**compiled):
+def cnn(blocks=4, **compiled):
     keras.utils.clear_session(free_memory=False)  # two of them have the same names
     inputs = x = keras.Input((16, 16, 3))
-    for _ in range(4):
+    for _ in range(blocks):
         x = L.BatchNormalization()(L.Conv2D(8, 3, padding="same", activation="relu")(x))
     x = L.Dropout(0.3)(L.GlobalAveragePooling2D()(x))
     model = keras.Model(inputs, L.Dense(4)(x), name="cnn")
@@ -139,7 +139,7 @@ def datasets():
 
 @pytest.mark.parametrize("kind", ["arrays", "generator", "train_on_batch", *datasets()])
 def test_fit_knows_the_batch_size_of(kind):
-    model = tfgc.enable(cnn(loss="mse"), budget="80%")
+    model = tfgc.enable(cnn(blocks=2, loss="mse"), budget="80%")
     if kind == "arrays":
         model.fit(X, Y, batch_size=6, verbose=0)
     elif kind == "generator":
@@ -151,8 +151,7 @@ def test_fit_knows_the_batch_size_of(kind):
     assert [made.batch_size for made in plans(model)] == [6]
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-@pytest.mark.parametrize("kind", ["U", "O", "S"])
+@pytest.mark.parametrize(("kind", "compiled"), [("U", False), ("O", True), ("S", True)])
 def test_arrays_of_strings_are_looked_up(kind, compiled):
     words = keras.Input((3,), dtype="string")
     x = L.Embedding(5, 64)(L.StringLookup(vocabulary=["a", "b", "c"])(words))
@@ -473,13 +472,13 @@ def dense(count):
     return [L.Dense(32, activation="gelu") for _ in range(count)]
 
 
-@pytest.mark.parametrize("mode", ["compiled", pytest.param("graph", marks=pytest.mark.gate)])
+@pytest.mark.parametrize("mode", mostly("compiled", modes=["compiled", "graph"]))
 @pytest.mark.parametrize(
     ("first", "added"),
     [
-        pytest.param(lambda: dense(1), lambda: dense(12), id="unchanged"),
-        pytest.param(lambda: [Blocks(6)], lambda: [Blocks(9), L.Dense(32)], id="calls"),
-        pytest.param(lambda: dense(8), lambda: [Blocks(30)], id="then calls"),
+        pytest.param(lambda: dense(1), lambda: dense(8), id="unchanged"),
+        pytest.param(lambda: [Blocks(4)], lambda: [Blocks(6), L.Dense(32)], id="calls"),
+        pytest.param(lambda: dense(4), lambda: [Blocks(12)], id="then calls"),
     ],
 )
 def test_what_was_planned_for_fewer_layers_is_planned_again(first, added, mode):
@@ -593,8 +592,7 @@ PAIRS = tf.constant(np.random.default_rng(0).integers(0, 400, (600, 2)), "int32"
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("mode", ["eager loop", "fit", "fit under XLA"])
-@pytest.mark.parametrize("budget", [None, "80%"])
+@pytest.mark.parametrize(("mode", "budget"), in_turn(["eager loop", "fit", "fit under XLA"], ["80%", None]))
 def test_inputs_that_differ_in_their_first_sizes_are_planned_by_calls(budget, mode):
     """As in Keras's example of molecular graphs, where a batch is one graph of atoms and bonds."""
 
@@ -677,8 +675,7 @@ class Scaled(L.Layer):
 
 
 @pytest.mark.skipif(not hasattr(L.Layer, "_register_call_context_args"), reason="Keras is older")
-@pytest.mark.parametrize("is_given", [False, True])
-@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(("training", "is_given"), in_turn([False, True], [False, True]))
 def test_call_context_arguments_reach_the_layers(is_given, training):
     inputs = keras.Input((8,))
     model = keras.Model(inputs, L.Dense(4)(Scaled()(L.Dense(8)(inputs))))

@@ -99,8 +99,8 @@ def test_weights_are_cast_when_their_inputs_are_there():
 
 
 def peak_of_a_deep_step():
-    model = deep(64, 4096)
-    plan = tfgc.plan(model, 64, strategy="uniform", segments=65)
+    model = deep(20, 4096)
+    plan = tfgc.plan(model, 64, strategy="uniform", segments=21)
     tfgc.enable(model, plan)
     model.compile("sgd", "mse", jit_compile=False)
     x, y = (tf.constant(noise(64, 16, seed=i)) for i in range(2))
@@ -111,4 +111,4 @@ def peak_of_a_deep_step():
 
 def test_a_deep_step_holds_one_mask_at_a_time():
     peak, predicted = memory.alone(peak_of_a_deep_step)
-    assert peak <= 1.15 * predicted  # 64 masks of 262 kB make it 2.5 times
+    assert peak <= 1.15 * predicted  # all 20 masks of 262 kB would make it 1.6 times

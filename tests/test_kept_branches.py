@@ -44,7 +44,7 @@ def peak_and_prediction(share):
     return memory.peak(model.train_on_batch, x, y, steps=9, of=np.median) + fixed, found.predicted_bytes
 
 
-@pytest.mark.parametrize("share", ["60%", "70%"])
+@pytest.mark.parametrize("share", ["60%", pytest.param("70%", marks=pytest.mark.slow)])
 def test_a_kept_branch_does_not_add_up_with_replays_of_another(share):
     peak, predicted = memory.alone(peak_and_prediction, share)
     assert peak < 1.08 * predicted

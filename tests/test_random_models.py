@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from tfgc._pure import taken_results
 
 # How many models.
-FAST, SLOW = 24, 2000
+FAST, SLOW = 12, 2000
 
 
 @pytest.fixture(autouse=True)

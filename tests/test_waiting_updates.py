@@ -8,7 +8,7 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from updates import ALL, EACH, EARLY, dense, graph_of, halves, weights_after
+from updates import ALL, EARLY, dense, each, graph_of, halves, weights_after
 
 import tfgc
 from tfgc._framework import operation_order
@@ -26,7 +26,8 @@ def float64():
     keras.backend.set_floatx(before)
 
 
-@pytest.mark.parametrize("name", EACH)
+# A kind of update each; tests/test_in_place_updates.py has three others.
+@pytest.mark.parametrize("name", each("AdamW", "averages", "Adafactor"))
 def test_the_same_weights_and_slots(name, float64):
     model, x, y = dense(ALL[name])
     other, *_ = dense(ALL[name])
@@ -50,7 +51,7 @@ def free_of_gradients(graph, shape):
     return [op for op in made if op not in waiting and op.type not in ("ReadVariableOp", "Const", "Placeholder")]
 
 
-@pytest.mark.parametrize("name", EARLY)
+@pytest.mark.parametrize("name", each("AdamW", "momentum", "averages", "Muon", of=EARLY))
 def test_nothing_of_a_weights_size_is_made_before_its_gradient(name):
     model, x, y = dense(EARLY[name])
     model.optimizer.build(model.trainable_variables)
@@ -105,7 +106,7 @@ def test_in_plans_by_calls():
     assert not free_of_gradients(found, model.trainable_variables[0].shape)
 
 
-@pytest.mark.parametrize("name", ["AdamW", "momentum", "Lion"])
+@pytest.mark.parametrize("name", each("AdamW", of=("AdamW", "momentum", "Lion")))
 def test_beside_updates_as_gradients_come(name):
     model, x, y = dense(EARLY[name])
     other, *_ = dense(EARLY[name])
@@ -138,10 +139,10 @@ def test_raw_variables_of_tensorflow_wait_too():
     other, *_ = dense(EARLY["AdamW"])
     other.set_weights(model.get_weights())
     recomputed(other)
-    for each in (model, other):
-        raw = [v.value for v in each.trainable_variables]
-        step = own_step(each, lambda gradients, o=each.optimizer, raw=raw: o.apply(gradients, raw))
-        each.optimizer.build(raw)
+    for one in (model, other):
+        raw = [v.value for v in one.trainable_variables]
+        step = own_step(one, lambda gradients, o=one.optimizer, raw=raw: o.apply(gradients, raw))
+        one.optimizer.build(raw)
         tf.function(step)(x, y)
     for found, wanted in zip(other.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
@@ -188,7 +189,7 @@ def needed(name, enabled):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("name", ["AdamW", "momentum", "weight decay", "Lion"])
+@pytest.mark.parametrize("name", each("AdamW", of=("AdamW", "momentum", "weight decay", "Lion")))
 def test_a_step_needs_a_buffer_of_each_weight_less(name):
     """Of twelve equal weights, where few gradients are there at a time."""
     plain, _ = memory.alone(needed, name, False)

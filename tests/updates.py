@@ -28,9 +28,11 @@ OTHERS = {
     "accumulation": lambda: optimizers.AdamW(0.01, gradient_accumulation_steps=2),
 }
 ALL = {**EARLY, **OTHERS}
-# One of each kind of update is in the fast suite; the others are combinations of these.
-KINDS = ("AdamW", "momentum", "averages", "Muon", "Adafactor", "accumulation")
-EACH = [name if name in KINDS else pytest.param(name, marks=pytest.mark.slow) for name in ALL]
+
+
+def each(*fast, of=ALL):
+    """Names of optimizers, of which some are in the fast suite."""
+    return [name if name in fast else pytest.param(name, marks=pytest.mark.slow) for name in of]
 
 
 def dense(make, units=16, layers=4, batch=8):
