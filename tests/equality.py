@@ -29,7 +29,7 @@ def mean_squares(outputs, targets):
     return tf.add_n([tf.reduce_mean(tf.square(tf.cast(o, t.dtype) - t)) for o, t in zip(outputs, targets)])
 
 
-def train(model, x, y, *, graph=False, jit_compile=None, call=None, steps=3, extra=(), lr=0.1, loss=mean_squares):
+def train(model, x, y, *, graph=False, jit_compile=None, call=None, steps=2, extra=(), lr=0.1, loss=mean_squares):
     """Run some steps of gradient descent and return what each of them showed."""
     call = call or model
     optimizer = keras.optimizers.SGD(lr)

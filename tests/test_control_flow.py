@@ -9,7 +9,7 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import MODES, assert_equal, fresh, in_turn, mostly, noise, train
+from equality import assert_equal, fresh, in_turn, mostly, noise, train
 
 import tfgc
 
@@ -45,12 +45,12 @@ def enabled():
 KINDS = (plain_variable, layer, enabled)
 
 
-def cases(names, *quick):
-    """Every name with every kind; fast are those of the first kind, and `quick` ones of the others."""
+def cases(names, *quick, rare=()):
+    """Every name with every kind; fast are those of the first kind but `rare` ones, and `quick` ones of the others."""
     pairs = [(name, kind) for name in names for kind in KINDS]
 
     def slow(name, kind):
-        return kind is not plain_variable and name not in quick
+        return name in rare or (kind is not plain_variable and name not in quick)
 
     return pytest.mark.parametrize(
         ("name", "kind"),
@@ -113,7 +113,8 @@ def gradient(call, x, sources):
     return tape.gradient(loss, [x, *sources])
 
 
-@cases(THROUGH, "while_loop")
+# Keras's functions come to those of TensorFlow.
+@cases(THROUGH, "while_loop", rare=[name for name in THROUGH if name.startswith("keras")])
 def test_gradient_through(name, kind):
     plain, ours, sources = kind()
 
@@ -292,7 +293,7 @@ class Branching(keras.layers.Layer):
         return tf.cond(tf.reduce_sum(x) > -1e9, lambda: self.dropout(x, training=training), lambda: x)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", mostly("graph"))
 def test_state_written_inside_of_a_branch_is_kept_with_a_warning(mode):
     def build():
         layers = [Branching(name="branching"), keras.layers.Dense(8), keras.layers.Dense(4)]

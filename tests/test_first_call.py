@@ -178,7 +178,7 @@ class Drawn(keras.utils.PyDataset):
         return X[:6] * np.float32(drawn), Y[:6]
 
 
-@pytest.mark.parametrize("options", [{}, {"budget": "90%"}], ids=["planned", "budget"])
+@pytest.mark.parametrize("options", mostly({"budget": "90%"}, modes=[{}, {"budget": "90%"}]), ids=["planned", "budget"])
 def test_a_dataset_that_draws_gives_the_batches_of_plain_training(options):
     """Its first batch was made once more in each fit, which moved the streams."""
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import fresh, noise
+from equality import fresh, in_turn, mostly, noise
 from faults import Trap, arm, armed
 from memory import alone
 
@@ -184,7 +184,7 @@ def measured(budget):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("budget", ["65%", "45%"])
+@pytest.mark.parametrize("budget", [pytest.param("65%", marks=pytest.mark.slow), "45%"])
 def test_a_budget_is_one_of_all_calls(budget):
     plain, _, _ = alone(measured, None)
     found, predicted, predicted_plain = alone(measured, budget)
@@ -201,7 +201,7 @@ def test_a_budget_that_no_plan_keeps_is_refused_with_the_least_for_all_calls():
         fit(model, PAIRS)
 
 
-@pytest.mark.parametrize("asked", [{"nested": False}, {"strategy": "budget"}])
+@pytest.mark.parametrize("asked", [{"nested": False}, pytest.param({"strategy": "budget"}, marks=pytest.mark.slow)])
 def test_a_budget_of_a_strategy_is_one_of_all_calls(asked):
     model = tfgc.enable(pairs(), budget="60%", **asked, verbose=0)
     fit(model, PAIRS)
@@ -239,8 +239,7 @@ def test_two_calls_train_as_without_a_plan(how):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("run_eagerly", [False, True])
-@pytest.mark.parametrize("kind", [Noting, Freezing])
+@pytest.mark.parametrize(("kind", "run_eagerly"), in_turn([Noting, Freezing], [False, True]))
 def test_what_a_step_notes_on_the_model_around_its_call_is_its_own(kind, run_eagerly):
     x, y = noise(ROWS, SIZE, SIZE, 3), noise(ROWS, 8)
     found = []
@@ -348,7 +347,9 @@ def test_a_layer_beside_the_model_may_have_inputs_of_open_sizes():
     assert len(tfgc.status(model).plans) == 1
 
 
-@pytest.mark.parametrize("asked", [{}, {"budget": "50%"}, {"strategy": "uniform", "segments": 2}])
+@pytest.mark.parametrize(
+    "asked", [{}, {"budget": "50%"}, pytest.param({"strategy": "uniform", "segments": 2}, marks=pytest.mark.slow)]
+)
 def test_a_plan_says_what_the_whole_step_needs(asked):
     model = tfgc.enable(pairs(), **asked, verbose=0)
     fit(model, PAIRS)
@@ -470,7 +471,7 @@ def test_a_call_by_itself_leaves_the_plan_of_the_step():
 def test_a_call_that_says_it_does_not_train_counts_as_it_runs():
     plans = []
     for kind in (Pairs, HalfTrained):
-        model = tfgc.enable(compiled(fresh(lambda: encoder(kind, 8))), verbose=0)  # noqa: B023
+        model = tfgc.enable(compiled(fresh(lambda: encoder(kind, 6))), verbose=0)  # noqa: B023
         fit(model, PAIRS)
         plans += tfgc.status(model).plans
     both, one = plans
@@ -478,7 +479,7 @@ def test_a_call_that_says_it_does_not_train_counts_as_it_runs():
     assert one.predicted_bytes > both.predicted_bytes + 0.3 * both.plain_bytes
 
 
-@pytest.mark.parametrize("sizes", ["known", "open"])
+@pytest.mark.parametrize("sizes", mostly("known", modes=["known", "open"]))
 def test_a_call_by_keyword_is_planned_for_what_it_is_given(sizes):
     x = noise(ROWS, SIZE, SIZE, 3)
     model = tfgc.enable(compiled(encoder(ByKeyword)), verbose=0)

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import MODES, assert_equal, fresh, noise, train
+from equality import MODES, assert_equal, fresh, in_turn, mostly, noise, train
 from replays import second_order
 
 import tfgc
@@ -88,7 +88,7 @@ def attention_blocks(n):
     return keras.Model(inputs, L.Dense(4)(x))
 
 
-@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("graph", mostly(False, modes=[False, True]))
 def test_twins_of_layers_that_note_their_calls_are_traced_once(monkeypatch, graph):
     traces = {}
     for n in (2, 4):
@@ -114,8 +114,7 @@ def test_a_twin_changed_before_its_first_call_stands_apart():
     assert_equal(train(plain, x, y, graph=True), train(model, x, y, graph=True), exact=False)
 
 
-@pytest.mark.parametrize("way", ["in one graph", "of a function", "eager"])
-@pytest.mark.parametrize("activation", ["tanh", "silu"])  # TensorFlow's silu is a `tf.custom_gradient`.
+@pytest.mark.parametrize(("way", "activation"), in_turn(["in one graph", "of a function", "eager"], ["tanh", "silu"]))
 def test_gradients_of_gradients_of_twins(activation, way):
     def build():
         return keras.Sequential([keras.Input((8,)), *(L.Dense(8, activation) for _ in range(4)), L.Dense(4)])
@@ -160,7 +159,7 @@ def test_what_waits_several_times_for_one_operation_can_be_copied(tensors):
     assert copied() == 2.0
 
 
-@pytest.mark.parametrize("mode", ["compiled", "graph"])
+@pytest.mark.parametrize("mode", mostly("graph", modes=["compiled", "graph"]))
 def test_twins_train_as_the_plain_model(mode):
     plain = train(fresh(blocks), X, Y, graph=True)
     model = fresh(blocks)
@@ -170,7 +169,7 @@ def test_twins_train_as_the_plain_model(mode):
     assert_equal(plain, train(model, X, Y, graph=mode == "graph"), exact=False)
 
 
-@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("graph", mostly(True, modes=[False, True]))
 def test_frozen_twins_stand_apart(graph):
     def build():
         model = blocks()

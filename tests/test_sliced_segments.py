@@ -15,7 +15,7 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import fresh, noise
+from equality import fresh, in_turn, noise
 from models import DividedByMask, MayMix, of_length_one
 from replays import second_order
 
@@ -119,8 +119,14 @@ def check_equal(build, mode, slices, x=X, y=Y, rtol=1e-4):
             np.testing.assert_allclose(other, one, rtol=rtol, atol=rtol / 100 * float(tf.reduce_max(tf.abs(one))))
 
 
-@pytest.mark.parametrize("slices", [2, 4, 16])
-@pytest.mark.parametrize("mode", ["eager", "compiled", "graph", pytest.param("XLA", marks=pytest.mark.gate)])
+@pytest.mark.parametrize(
+    ("mode", "slices"),
+    [
+        *in_turn(["eager", "compiled", "graph"], [2, 4, 16]),
+        pytest.param("XLA", 4, marks=pytest.mark.gate),
+        *(pytest.param("XLA", slices, marks=pytest.mark.slow) for slices in (2, 16)),
+    ],
+)
 def test_gradients_are_those_of_the_whole_batch(mode, slices):
     check_equal(convolutions, mode, slices)
 
@@ -141,8 +147,16 @@ def dense(dtype="float32"):
     return keras.Model(inputs, L.Dense(3, dtype="float32")(x))
 
 
-@pytest.mark.parametrize("slices", [2, 3])
-@pytest.mark.parametrize("mode", ["eager", "compiled", "graph", pytest.param("XLA", marks=pytest.mark.gate)])
+@pytest.mark.parametrize(
+    ("mode", "slices"),
+    [
+        ("eager", 2),
+        *(("compiled", slices) for slices in (2, 3)),
+        ("graph", 2),
+        pytest.param("XLA", 2, marks=pytest.mark.gate),
+        *(pytest.param(mode, 3, marks=pytest.mark.slow) for mode in ("eager", "graph", "XLA")),
+    ],
+)
 def test_gradients_that_are_products_of_rows(mode, slices, monkeypatch):
     """They are made of all rows at once, if all slices are of one size."""
     made, product = [], slice_rows.product
@@ -201,8 +215,14 @@ def test_predictions_hold_in_fit_where_the_last_batch_is_smaller():
     assert whole < 2.5 < open_batch < predicted
 
 
-@pytest.mark.parametrize("slices", [2, 5])
-@pytest.mark.parametrize("mode", ["compiled", "graph", pytest.param("XLA", marks=pytest.mark.gate)])
+@pytest.mark.parametrize(
+    ("mode", "slices"),
+    [
+        *in_turn(["compiled", "graph"], [2, 5]),
+        pytest.param("XLA", 2, marks=pytest.mark.gate),
+        pytest.param("XLA", 5, marks=pytest.mark.slow),
+    ],
+)
 def test_tensors_of_one_size_have_a_buffer_each(mode, slices):
     """Of buffers that are made of sizes alone, Grappler makes one."""
     x = noise(5, 8)
@@ -509,8 +529,7 @@ class BySize(L.Layer):
 BY_SIZE = {"layer": BySize, "Lambda": lambda: L.Lambda(lambda x: 4 * x / tf.cast(tf.shape(x)[0], x.dtype))}
 
 
-@pytest.mark.parametrize("kind", BY_SIZE)
-@pytest.mark.parametrize("ahead", [True, False], ids=["planned ahead", "planned at the first batch"])
+@pytest.mark.parametrize(("ahead", "kind"), in_turn([True, False], BY_SIZE))
 def test_plans_do_not_slice_what_reads_the_size_of_its_batch(ahead, kind):
     def wide():
         layers = [[L.Dense(64, activation="gelu"), L.Dense(4), BY_SIZE[kind]()] for _ in range(3)]
@@ -653,8 +672,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-@pytest.mark.parametrize("mode", ["eager", "graph"])
+@pytest.mark.parametrize(("name", "mode"), in_turn(MISTAKES, ["eager", "graph"]))
 def test_segments_that_cannot_be_sliced_are_refused_by_name(name, mode):
     build, words = MISTAKES[name]
     model = fresh(build)
