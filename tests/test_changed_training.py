@@ -10,7 +10,7 @@ from equality import in_turn, mostly, noise
 
 import tfgc
 from tfgc._framework import fit_loop
-from tfgc._training import plan_report
+from tfgc._training import plan_report, whole_step
 from tfgc._training.training_state import TrainingState
 
 L = keras.layers
@@ -66,8 +66,10 @@ def latest(model):
 @pytest.fixture
 def planned(monkeypatch):
     """One entry for each time that a step is planned."""
-    times, original = [], plan_report.planned
-    monkeypatch.setattr(plan_report, "planned", lambda *a, **k: times.append(1) or original(*a, **k))
+    times = []
+    for module, name in ((plan_report, "planned"), (whole_step, "traced")):
+        original = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, original=original, **k: times.append(1) or original(*a, **k))
     return times
 
 
@@ -140,15 +142,6 @@ def test_another_optimizer_or_loss_is_planned_for(kind, compiled, planned):
     assert latest(model).plain_bytes - before.plain_bytes == pytest.approx(slots, abs=2_000)
 
 
-@BY_CALLS
-def test_an_optimizer_of_the_same_kind_needs_no_other_plan(kind, planned):
-    model = tfgc.enable(built(kind), budget="70%", verbose=0)
-    for rate in (0.1, 0.01):
-        model.compile(keras.optimizers.SGD(rate), "mse")
-        fit(model)
-    assert len(planned) == 1
-
-
 @BY_NODES
 def test_an_update_that_holds_more_is_planned_for(kind, planned):
     """One that clips by the norm of all gradients has no more slots, and keeps all gradients until the last one."""
@@ -163,15 +156,6 @@ def test_an_update_that_holds_more_is_planned_for(kind, planned):
     fit(tfgc.enable(fresh, budget="90%", verbose=0))
     assert len(planned) == 3
     assert latest(model).plain_bytes == latest(fresh).plain_bytes
-
-
-@BY_CALLS
-def test_other_metrics_are_planned_for(kind, planned):
-    model = tfgc.enable(built(kind), budget="90%", verbose=0)
-    for metrics in (None, ["mae"], ["mae"], [keras.metrics.MeanAbsoluteError()]):
-        model.compile("sgd", "mse", metrics=metrics)
-        fit(model)
-    assert len(planned) == 3
 
 
 @BY_NODES

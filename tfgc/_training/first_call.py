@@ -30,7 +30,7 @@ from tfgc._training import layer_calls, plan_report
 from tfgc._training.own_steps import InStep, StepHere, TracedSteps
 from tfgc._training.segment_runner import Runner
 from tfgc._training.training_state import TrainingState
-from tfgc._training.whole_step import WholeStep
+from tfgc._training.whole_step import PART, WholeStep
 
 # Plans that a model keeps, of hundreds of lengths that texts may have; beyond, shorter ones run by those of longer.
 _MOST_PLANS = 8
@@ -89,6 +89,8 @@ class FirstCall:
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **context: Any) -> Any:
         """Replace the model's `call`; those that do not train, or have `context` arguments, run the original."""
+        if isolated_traces.is_plain():
+            self.note = PART
         if context or not plan_report.may_plan(training) or call_checks.is_empty(inputs):
             return self._original(inputs, training=training, mask=mask, **context)
         call_checks.refuse_tf1_graph(f"the enabled {self._model.name!r}")

@@ -28,7 +28,7 @@ from tfgc._replay import call_checks
 from tfgc._training import layer_calls, plan_report
 from tfgc._training.own_steps import InStep
 from tfgc._training.training_state import TrainingState
-from tfgc._training.whole_step import WholeStep
+from tfgc._training.whole_step import PART, WholeStep
 
 # Plans that are kept, one for each state in which the model trains.
 _MOST_PLANS = 8
@@ -50,7 +50,7 @@ class FirstStep:
         self._made: RecentlyUsed[Hashable, _Made] = RecentlyUsed(_MOST_PLANS)
         self._state: Hashable = None
         self._kinds: list[Hashable] = []  # that were seen, the latest last
-        self._is_plain = self._has_warned = False
+        self._is_plain = self._has_warned = self._is_part = False
         self._in_step = InStep[bool]()
         self._lock = threading.RLock()
         self.whole = WholeStep(model, request, self._training, verbose)
@@ -60,6 +60,8 @@ class FirstStep:
         """Why the model trains as before although it is enabled; None if no step has shown that."""
         if self._is_plain:
             return "trains as before: it calls no layers"
+        if self._is_part:
+            return PART
         return "trains as before: sizes of the batch are open where its step is traced" if self._has_warned else None
 
     def plans(self) -> CallPlans:
@@ -77,6 +79,7 @@ class FirstStep:
         """Replace the model's `call`."""
         # A call inside of the model's own step is part of what was planned, however many rows it has.
         is_covered = self._in_step.here or call_checks.is_empty(args, kwargs)
+        self._is_part = self._is_part or isolated_traces.is_plain()
         if plan_report.may_plan(kwargs.get("training")) and not is_covered:
             self.plan_for(Arguments(args, kwargs))
         return self._call(*args, **kwargs)

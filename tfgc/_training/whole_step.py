@@ -28,6 +28,8 @@ from tfgc._units import format_bytes
 
 # Plans that a model keeps, of those that were used last.
 _MOST_PLANS = 8
+# What the status says of a model that such a step calls.
+PART = "trains in a step that is planned as a whole"
 
 
 class WholeStep:
