@@ -5,7 +5,9 @@ strategies need to compare cuts; the winner is simulated operation by operation.
 """
 
 import dataclasses
-from collections.abc import Iterable
+import functools
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
 from tfgc._core.graph import Cost, Graph, Node
 from tfgc._core.plan import Plan
@@ -17,91 +19,114 @@ from tfgc._step.step import Step, Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """The way of a step to the buffers that one gradient call reads.
+    """The way of a step to the buffers that one gradient call reads: the blocks are operations that make planned buffers.
 
     Attributes:
-        graph: The nodes, named as the operations that they stand for.
-        number: The number of each of these operations, by name.
+        step: The step.
+        call: The gradient call; the first one is 1.
+        numbers: The operations of the way, in order.
     """
 
-    graph: Graph
-    number: dict[str, int]
+    step: Step
+    call: int
+    numbers: tuple[int, ...]
+
+    @functools.cached_property
+    def place(self) -> dict[int, int]:
+        """The place of each operation of the way."""
+        return {i: k for k, i in enumerate(self.numbers)}
+
+    @functools.cached_property
+    def gradients(self) -> dict[int, int]:
+        """For each operation of the gradient call the place of the block that it belongs to.
+
+        That is the last of those whose buffers it reads, or else the first that its inputs belong to.
+        """
+        found: dict[int, int] = {}
+        for i in self.step.order:
+            op = self.step.ops[i]
+            if op.call == self.call:
+                read = [self.place[b[0]] for b in self.step.reads[i] if b[0] in self.place]
+                before = [found[t[0]] for t in op.inputs if t[0] in found]
+                found[i] = max(read) if read else min(before, default=len(self.numbers) - 1)
+        return found
+
+    @functools.cached_property
+    def saved(self) -> dict[Tensor, int]:
+        """The buffers that gradients read, each with the first block that one of these belongs to."""
+        found: dict[Tensor, int] = {}
+        for i, place in self.gradients.items():
+            for b in self.step.reads[i]:
+                if b[0] in self.place:
+                    found[b] = min(place, found.get(b, place))
+        return found
+
+    @functools.cached_property
+    def graph(self) -> Graph:
+        """What strategies see: nodes named as the operations that they stand for."""
+        step, ops = self.step, self.step.ops
+        savers: dict[int, dict[Tensor, None]] = defaultdict(dict)
+        for i, place in self.gradients.items():
+            savers[place].update((b, None) for b in step.reads[i] if b[0] in self.place)
+        nodes = []
+        for k, i in enumerate(self.numbers):
+            inside = [b for b in step.reads[i] if b[0] in self.place]
+            read = tuple(map(self._ref, inside))
+            sizes = [step.size(b) for b in step.makes[i]]
+            cost = Cost(
+                saved_tensors=tuple(map(self._ref, savers[k])),
+                forward_trace=tuple(sizes),
+                forward_saving_trace=tuple(sizes),
+                backward_trace=tuple(map(step.size, inside)),
+                differentiable_inputs=read,
+                flops=ops[i].work,
+                backward_flops=2 * ops[i].work,
+                obstacle="it is stateful" if ops[i].is_stateful else None,
+            )
+            specs = tuple(Spec((None, size // 4), "float32") for size in sizes)
+            nodes.append(Node(ops[i].name, read, specs, ops[i].type, cost=cost))
+        # Gradients come from what nothing else on the way reads: the loss, or its parts.
+        inner = {ref for node in nodes for ref in node.inputs}
+        ends = tuple(ref for node in nodes for ref in node.made if ref not in inner)
+        return Graph(tuple(nodes), {}, ends, batch_size=1)
+
+    def even_cuts(self) -> list[Cut]:
+        """Cuts into about as many segments as each has blocks."""
+        width = max(1, round(len(self.numbers) ** 0.5))
+        return [Cut(i) for i in self.numbers[width - 1 : -1 : width]]
+
+    def _ref(self, buffer: Tensor) -> Ref:
+        return Ref(self.step.ops[buffer[0]].name, self.step.makes[buffer[0]].index(buffer))
 
     def cuts(self, plan: Plan) -> list[Cut]:
         """The cuts of a plan of the graph."""
-        found = list(self._cuts(plan.segments))
-        while found and found[-1].keep:  # what is kept before the call needs no cut behind it
-            found.pop()
-        return found
+        number = {self.step.ops[i].name: i for i in self.numbers}
+        return without_last(self._cuts(plan.segments, number))
 
-    def _cuts(self, segments: Iterable[Segment]) -> Iterable[Cut]:
+    def _cuts(self, segments: Iterable[Segment], number: Mapping[str, int]) -> Iterable[Cut]:
         for segment in segments:
-            inner = () if segment.inner is None else tuple(self._cuts(segment.inner.segments))
-            yield Cut(self.number[segment.nodes[-1]], segment.mode == "keep", inner[:-1])
+            inner = () if segment.inner is None else tuple(self._cuts(segment.inner.segments, number))
+            yield Cut(number[segment.nodes[-1]], segment.mode == "keep", inner[:-1])
+
+
+def without_last(cuts: Iterable[Cut]) -> list[Cut]:
+    """Cuts without those of kept segments at the end: what is kept before the call needs no cut behind it."""
+    found = list(cuts)
+    while found and found[-1].keep:
+        found.pop()
+    return found
 
 
 def blocks(step: Step, call: int) -> Blocks | None:
-    """The blocks before a gradient call, the first of which is 1; None if it reads no planned buffer."""
+    """The blocks before a gradient call; None if it reads no planned buffer."""
     ops = step.ops
-    saved = {
-        b for i in step.order if ops[i].call == call for b in step.reads[i] if ops[b[0]].call < call
-    }  # fmt: skip
+    saved = {b for i in step.order if ops[i].call == call for b in step.reads[i] if ops[b[0]].call < call}
     way: set[int] = set()
     stack = [b[0] for b in saved if not ops[b[0]].is_gradient]
     while stack:
         i = stack.pop()
-        if i not in way and ops[i].call < call:
+        if i not in way and ops[i].call < call and not ops[i].is_gradient:
             way.add(i)
             stack += [t[0] for t in ops[i].inputs]
-    numbers = [i for i in step.order if i in way and step.makes[i]]
-    if not numbers:
-        return None
-    place = {i: k for k, i in enumerate(numbers)}
-    savers = _savers(step, call, place)
-    nodes = []
-    for i in numbers:
-        inside = [b for b in step.reads[i] if b[0] in place]
-        read = tuple(_ref(step, b) for b in inside)
-        sizes = [step.size(b) for b in step.makes[i]]
-        kept = tuple(_ref(step, b) for b in savers.get(i, ()))
-        cost = Cost(
-            saved_tensors=kept,
-            forward_trace=tuple(sizes),
-            forward_saving_trace=tuple(sizes),
-            backward_trace=tuple(map(step.size, inside)),
-            differentiable_inputs=read,
-            flops=ops[i].work,
-            backward_flops=2 * ops[i].work,
-            obstacle="it is stateful" if ops[i].is_stateful else None,
-        )
-        specs = tuple(Spec((None, size // 4), "float32") for size in sizes)
-        nodes.append(Node(ops[i].name, read, specs, ops[i].type, cost=cost))
-    # Gradients come from what nothing else on the way reads: the loss, or its parts.
-    inner = {ref for node in nodes for ref in node.inputs}
-    ends = tuple(ref for node in nodes for ref in node.made if ref not in inner)
-    graph = Graph(tuple(nodes), {}, ends, batch_size=1)
-    return Blocks(graph, {ops[i].name: i for i in numbers})
-
-
-def _ref(step: Step, buffer: Tensor) -> Ref:
-    return Ref(step.ops[buffer[0]].name, step.makes[buffer[0]].index(buffer))
-
-
-def _savers(step: Step, call: int, place: dict[int, int]) -> dict[int, list[Tensor]]:
-    """For each operation of the way the buffers that its backward pass reads.
-
-    A gradient belongs to the last operation of those whose buffers it reads, or else that its inputs belong to.
-    """
-    of: dict[int, int] = {}
-    found: dict[int, dict[Tensor, None]] = {}
-    end = max(place, key=place.__getitem__)
-    for i in step.order:
-        if step.ops[i].call != call:
-            continue
-        read = [b for b in step.reads[i] if b[0] in place]
-        before = [of[t[0]] for t in step.ops[i].inputs if t[0] in of]
-        of[i] = min(before, key=place.__getitem__) if before else end
-        if read:
-            of[i] = max((b[0] for b in read), key=place.__getitem__)
-            found.setdefault(of[i], {}).update(dict.fromkeys(read))
-    return {i: list(buffers) for i, buffers in found.items()}
+    numbers = tuple(i for i in step.order if i in way and step.makes[i])
+    return Blocks(step, call, numbers) if numbers else None

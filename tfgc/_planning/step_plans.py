@@ -7,12 +7,15 @@ shared by the calls of a step, so that plans of the same peak are put together.
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tfgc import strategies
 from tfgc._errors import InfeasibleBudgetError
-from tfgc._planning.blocks import Blocks, blocks
+from tfgc._planning.blocks import Blocks, blocks, without_last
+from tfgc._planning.cut_costs import CutCosts, places
+from tfgc._planning.cut_search import Front, least_peak
 from tfgc._rewrite.liveness import peak
 from tfgc._rewrite.order import ordered
 from tfgc._rewrite.recompute import Cut, recomputed
@@ -20,8 +23,11 @@ from tfgc._step.condensed import condensed
 from tfgc._step.step import Step
 from tfgc.strategies import Strategy
 
-# Places where segments may start in the front of a call, and plans of a front that are simulated.
-_PLACES, _SIMULATED = 25, 16
+# Places where segments may start, for all calls of a step together.
+_PLACES = 150
+# Levels of the front that are simulated, as multiples of the least peak that is expected.
+_LEVELS = (0.98, 1.0, 1.01, 1.02, 1.04)
+_ROUNDS = 3
 # A plan that needs this much more than the least one is taken if it does less work.
 _NEAR = 1.02
 # What is gained has to be more than what peaks move by from step to step.
@@ -63,15 +69,17 @@ class StepPlans:
         self._small = condensed(step)
         self._work = sum(op.work for op in step.ops.values())
         self.plain_bytes = peak(self._small)
+        self._is_looked_for = False
 
     def least(self) -> Rewritten:
         """The plan of least work of those within 2 % of the least peak; the plain step where 5 % or less is gained."""
-        if not self._graphs:
+        if not self._regions:
             return self._plain("no gradient reads a large activation")
-        least = min(each.peak_bytes for each in self._front)
+        self._look_for_least()
+        least = min(each.peak_bytes for each in self._found)
         if least > _GAIN * self.plain_bytes:
             return self._plain("recomputing would save less than 5 % of the step")
-        return self.within(int(_NEAR * least))
+        return self._cheapest(int(_NEAR * least))
 
     def within(self, room: int) -> Rewritten:
         """The plan of least work whose simulated peak is at most so many bytes; the plain step where it fits.
@@ -81,12 +89,15 @@ class StepPlans:
         """
         if self.plain_bytes <= room:
             return self._plain("the plain step fits")
-        if not self._graphs:
+        if not self._regions:
             raise InfeasibleBudgetError(room, self.plain_bytes, "the step")
-        fitting = [each for each in self._front if each.peak_bytes <= room]
-        if not fitting:
-            raise InfeasibleBudgetError(room, min(each.peak_bytes for each in self._front), "the step")
-        return self._whole(min(fitting, key=lambda each: (each.overhead, each.peak_bytes)))
+        self._look_within(room)
+        if min(each.peak_bytes for each in self._found) > room:
+            self._look_for_least()
+        least = min(each.peak_bytes for each in self._found)
+        if least > room:
+            raise InfeasibleBudgetError(room, least, "the step")
+        return self._cheapest(room)
 
     def by(self, strategy: Strategy, room: int | None = None, **options: Any) -> Rewritten:
         """The plan of one strategy, on the blocks of each gradient call.
@@ -100,7 +111,7 @@ class StepPlans:
             OptionError: If the strategy or an option is unknown.
             InfeasibleBudgetError: If the strategy has no plan that fits.
         """
-        graphs = self._graphs
+        graphs = self._regions
         if not graphs:
             strategies.check_options(strategy, options, room)
             return self._plain("no gradient reads a large activation")
@@ -111,13 +122,70 @@ class StepPlans:
         return self._whole(self._judged(cuts, name))
 
     @functools.cached_property
-    def _graphs(self) -> list[Blocks]:
+    def _regions(self) -> list[Blocks]:
         outermost = [call for call, is_outermost in enumerate(self._step.calls, start=1) if is_outermost]
         return [found for call in outermost if (found := blocks(self._small, call)) is not None]
 
     @functools.cached_property
-    def _front(self) -> list[Rewritten]:
-        return [self._judged(cuts) for cuts in _candidates(self._graphs)]
+    def _found(self) -> list[Rewritten]:
+        """All that was simulated; the first one has the order alone."""
+        return [self._judged(())]
+
+    def _look_for_least(self) -> None:
+        if self._is_looked_for:
+            return
+        self._is_looked_for = True
+        clock, before = self._first_clock, math.inf
+        for _ in range(_ROUNDS):
+            costs = self._costs(clock)
+            level = max(map(least_peak, costs))
+            fronts = [Front(each, int(_LEVELS[-1] * level) + 1) for each in costs]
+            judged = [self._judged(cuts) for cuts in self._cuts(fronts, [level * each for each in _LEVELS])]
+            self._found += judged
+            best = min(judged, key=lambda each: (each.peak_bytes, each.overhead), default=None)
+            if best is None or best.peak_bytes > 0.995 * before:
+                break
+            clock, before = best.step, best.peak_bytes
+
+    def _look_within(self, room: int) -> None:
+        clock, level = self._first_clock, float(room)
+        for _ in range(2):
+            costs = self._costs(clock)
+            fronts = [Front(each, room) for each in costs]
+            for _ in range(3):
+                judged = [self._judged(cuts) for cuts in self._cuts(fronts, [level])]
+                if not judged:
+                    break
+                self._found += judged
+                clock = judged[0].step
+                level *= min(0.995, room / judged[0].peak_bytes) if judged[0].peak_bytes > room else 1.0
+                if judged[0].peak_bytes <= room:
+                    break
+            level = float(room)
+
+    def _costs(self, clock: Step) -> list[CutCosts]:
+        return [CutCosts(each, places(each, _PLACES // len(self._regions)), clock) for each in self._regions]
+
+    @property
+    def _first_clock(self) -> Step:
+        """A step of which every segment runs again: gradients run in another order than in the plain one."""
+        return ordered(recomputed(self._small, [cut for each in self._regions for cut in each.even_cuts()]))
+
+    def _cuts(self, fronts: Sequence[Front], levels: Iterable[float]) -> Iterator[list[Cut]]:
+        seen = []
+        for level in levels:
+            found = [each.within(level) for each in fronts]
+            if None not in found and found not in seen:
+                seen.append(found)
+                yield [
+                    cut
+                    for each, segments in zip(self._regions, found)
+                    for cut in without_last(Cut(each.numbers[end - 1], keep) for _, end, keep in segments or ())
+                ]
+
+    def _cheapest(self, room: int) -> Rewritten:
+        fitting = [each for each in self._found if each.peak_bytes <= room]
+        return self._whole(min(fitting, key=lambda each: (each.overhead, each.peak_bytes)))
 
     def _plain(self, why: str) -> Rewritten:
         return Rewritten(self._step, (), self.plain_bytes, self.plain_bytes, 0.0, why)
@@ -131,17 +199,3 @@ class StepPlans:
     def _whole(self, found: Rewritten) -> Rewritten:
         """The same plan of the step itself."""
         return dataclasses.replace(found, step=ordered(recomputed(self._step, found.cuts)))
-
-
-def _candidates(graphs: Sequence[Blocks]) -> Iterator[list[Cut]]:
-    """Lists of cuts, from the least peak on."""
-    yield []  # the order alone may do
-    fronts = [strategies.frontier(each.graph, "budget", positions=_PLACES, nested=False) for each in graphs]
-    levels = sorted({level for front in fronts for level in front.peaks})
-    places = (round(i * (len(levels) - 1) / _SIMULATED) for i in range(_SIMULATED))
-    for level in (levels[place] for place in dict.fromkeys(places)):
-        chosen = [
-            next((plan for plan, found in reversed(front.front) if found.peak_bytes <= level), front.plans[0])
-            for front in fronts
-        ]
-        yield [cut for each, plan in zip(graphs, chosen) for cut in each.cuts(plan)]

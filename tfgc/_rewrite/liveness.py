@@ -4,8 +4,9 @@ What an allocator adds (chunks, scratch of kernels) is 8 to 20 % on top, and is 
 """
 
 from collections import defaultdict
+from collections.abc import Collection
 
-from tfgc._step.step import Step
+from tfgc._step.step import Step, Tensor
 
 # Elementwise kernels write their result into an input that ends with them, if it has the same size.
 IN_PLACE = frozenset(
@@ -16,33 +17,41 @@ IN_PLACE = frozenset(
 )  # fmt: skip
 
 
-def timeline(step: Step) -> list[int]:
-    """Bytes of the planned buffers that are alive while each operation runs, in order."""
+def timeline(step: Step, counted: Collection[int] | None = None) -> list[int]:
+    """Bytes of the planned buffers that are alive while each operation runs, in order.
+
+    Args:
+        step: The step.
+        counted: The operations whose buffers count; by default all.
+    """
     kept = {step.buffer(tensor) for tensor in step.results}
-    last = {buffer: readers[-1] for buffer, readers in step.readers.items() if buffer not in kept}
-    ending = defaultdict(list)
-    for buffer, reader in last.items():
-        ending[reader].append(buffer)
-    alive: set[tuple[int, int]] = set()
+    readers, ops = step.readers, step.ops
+    ending: dict[int, list[Tensor]] = defaultdict(list)
+    for buffer, reading in readers.items():
+        if buffer not in kept:
+            ending[reading[-1]].append(buffer)
     now, found = 0, []
     for number in step.order:
-        ends = [buffer for buffer in ending[number] if buffer in alive]
-        makes = step.makes[number]
+        ends, makes = ending.get(number, []), step.makes[number]
+        later = 0  # of what takes the place of what does not count
         for buffer in makes:
-            size = step.size(buffer)
-            if step.ops[number].type in IN_PLACE:
-                taken = next((other for other in ends if step.size(other) >= size), None)
-                if taken is not None:
-                    ends.remove(taken)
-                    alive.discard(taken)
-                    now -= step.size(taken)
-            alive.add(buffer)
-            now += size
+            size = ops[number].sizes[buffer[1]]
+            count = size if counted is None or number in counted else 0
+            taken = None
+            if ends and ops[number].type in IN_PLACE:
+                taken = next((other for other in ends if ops[other[0]].sizes[other[1]] >= size), None)
+            if taken is not None:
+                ends.remove(taken)
+                if counted is None or taken[0] in counted:
+                    now -= ops[taken[0]].sizes[taken[1]]
+                else:
+                    later, count = later + count, 0
+            now += count
         found.append(now)
-        for buffer in (*ends, *(b for b in makes if b not in last and b not in kept)):
-            if buffer in alive:
-                alive.discard(buffer)
-                now -= step.size(buffer)
+        now += later
+        for buffer in (*ends, *(b for b in makes if b not in readers and b not in kept)):
+            if counted is None or buffer[0] in counted:
+                now -= ops[buffer[0]].sizes[buffer[1]]
     return found
 
 
