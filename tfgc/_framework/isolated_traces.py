@@ -44,7 +44,6 @@ _RECORDS, _UPDATES = DivertedCalls(record, "record_operation"), DivertedCalls(Ba
 _updates_of = functools.cache(functools.partial(DivertedCalls, name="apply"))  # a subclass
 # What traces a model holds this until its layers are as they were, for other threads would see what it changes in them.
 one_at_a_time = threading.Lock()
-_here = threading.local()
 
 
 def in_own_thread(
@@ -166,26 +165,6 @@ def _updating_by(update: Callable) -> Iterator[None]:
 def is_watched() -> bool:
     """Whether this thread runs in `watched` or `updates_by`, for whose end any other trace would wait."""
     return _UPDATES.are_diverted
-
-
-@contextlib.contextmanager
-def plainly() -> Iterator[None]:
-    """Let enabled models run their own code in this thread: what traces them rewrites the whole step."""
-    before, _here.is_plain = is_plain(), True
-    try:
-        yield
-    finally:
-        _here.is_plain = before
-
-
-def is_plain() -> bool:
-    """Whether this thread runs in `plainly`."""
-    return getattr(_here, "is_plain", False)
-
-
-def is_part() -> bool:
-    """Whether what this thread runs is part of a step that something else plans."""
-    return is_watched() or is_plain()
 
 
 def subclasses(kind: type) -> Iterator[type]:

@@ -20,7 +20,7 @@ from tfgc._calls.own_step_plans import OwnStepPlans
 from tfgc._core.modes import Mode
 from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._framework import fit_loop, isolated_traces, private_api
+from tfgc._framework import fit_loop, private_api, whole_steps
 from tfgc._planning import batch_specs, first_batch
 from tfgc._planning.batch_specs import Shapes, Signature
 from tfgc._planning.planner import Request
@@ -89,7 +89,7 @@ class FirstCall:
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **context: Any) -> Any:
         """Replace the model's `call`; those that do not train, or have `context` arguments, run the original."""
-        if isolated_traces.is_plain():
+        if whole_steps.is_here():
             self.note = PART
         if context or not plan_report.may_plan(training) or call_checks.is_empty(inputs):
             return self._original(inputs, training=training, mask=mask, **context)
@@ -98,7 +98,7 @@ class FirstCall:
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
         """Replace the model's own `train_step`, whose calls of the model are planned as parts of it."""
-        if len(args) + len(kwargs) != 1 or isolated_traces.is_part() or self._in_step.here is not None:
+        if len(args) + len(kwargs) != 1 or whole_steps.is_part() or self._in_step.here is not None:
             return self._train_step(*args, **kwargs)
         if self.whole.applies((*args, *kwargs.values())):
             logs = self.whole.run(self._train_step, *args, *kwargs.values(), converts=private_api.converts())

@@ -20,7 +20,7 @@ from tfgc._calls.tracing import Arguments
 from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import NothingSavedWarning, OpenSizesWarning, OptionError, warn
-from tfgc._framework import fit_loop, isolated_traces, private_api
+from tfgc._framework import fit_loop, private_api, whole_steps
 from tfgc._planning import batch_specs, first_batch
 from tfgc._planning.batch_specs import Shapes
 from tfgc._planning.planner import Request
@@ -79,14 +79,14 @@ class FirstStep:
         """Replace the model's `call`."""
         # A call inside of the model's own step is part of what was planned, however many rows it has.
         is_covered = self._in_step.here or call_checks.is_empty(args, kwargs)
-        self._is_part = self._is_part or isolated_traces.is_plain()
+        self._is_part = self._is_part or whole_steps.is_here()
         if plan_report.may_plan(kwargs.get("training")) and not is_covered:
             self.plan_for(Arguments(args, kwargs))
         return self._call(*args, **kwargs)
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
         """Replace the model's `train_step`; of one that takes more than a batch, calls of the model are planned."""
-        if len(args) + len(kwargs) != 1 or isolated_traces.is_part() or self._in_step.here is not None:
+        if len(args) + len(kwargs) != 1 or whole_steps.is_part() or self._in_step.here is not None:
             return self._train_step(*args, **kwargs)
         if self.whole.applies((*args, *kwargs.values())):
             logs = self.whole.run(self._train_step, *args, *kwargs.values(), converts=private_api.converts())

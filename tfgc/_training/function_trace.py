@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import isolated_traces
+from tfgc._framework import whole_steps
 from tfgc._step.trace import Trace, trace
 
 
@@ -38,7 +38,7 @@ class _Plainly:
         self._function = function
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
-        with isolated_traces.plainly():
+        with whole_steps.traced_here():
             return self._function.get_concrete_function(*args, **kwargs)
 
 

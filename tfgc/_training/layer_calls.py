@@ -15,7 +15,7 @@ import keras
 
 from tfgc._calls import names
 from tfgc._core.plan import Plan
-from tfgc._framework import isolated_traces, keras_models, layer_settings, layer_values, private_api, weight_gradients
+from tfgc._framework import keras_models, layer_settings, layer_values, private_api, weight_gradients, whole_steps
 from tfgc._pure import functional
 from tfgc._replay import call_checks
 from tfgc._replay.block import block
@@ -81,7 +81,7 @@ class LayerCall:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        is_part = private_api.in_stateless_scope() or isolated_traces.is_plain()
+        is_part = private_api.in_stateless_scope() or whole_steps.is_here()
         if is_part or not private_api.could_train():
             return self._original(*args, **kwargs)
         call_checks.refuse_tf1_graph(self._name)

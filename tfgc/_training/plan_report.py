@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfgc._core.modes import Mode
 from tfgc._core.plan import Plan
 from tfgc._errors import NothingSavedWarning, TfgcError, collected_warnings, warn
-from tfgc._framework import isolated_traces, private_api
+from tfgc._framework import isolated_traces, private_api, whole_steps
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._progress import PATIENCE
 from tfgc._pure import python_random
@@ -29,7 +29,7 @@ def mode_of_call(compile_segments: bool) -> Mode:
 def may_plan(training: bool | None) -> bool:
     """Whether the call that runs now, with this `training`, is one to plan for."""
     # Not if it only shows shapes, or belongs to the step of another model, which is traced to be planned or compared.
-    return private_api.trains(training) and not (private_api.in_symbolic_scope() or isolated_traces.is_part())
+    return private_api.trains(training) and not (private_api.in_symbolic_scope() or whole_steps.is_part())
 
 
 def planned(model: keras.Model, plan: Callable[[], Made], *, verbose: bool) -> Made:

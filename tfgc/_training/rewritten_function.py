@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfgc._framework import concrete_functions, isolated_traces, private_api
+from tfgc._framework import concrete_functions, private_api, whole_steps
 from tfgc._run.emit import Built
 from tfgc._step.trace import Trace
 from tfgc._training.function_peaks import measured
@@ -132,7 +132,7 @@ class RewrittenFunction:
 
     def _plain(self) -> Callable[..., Any] | None:
         """What runs in place of the rewritten step, where the call comes from a place that takes none."""
-        if self._is_built and isolated_traces.is_plain():  # it calls itself
+        if self._is_built and whole_steps.is_here():  # it calls itself
             return self._traced
         if tf.config.functions_run_eagerly():
             return self.python_function

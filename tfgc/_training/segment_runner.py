@@ -27,10 +27,10 @@ from tfgc._errors import OptionError, PlanMismatchError
 from tfgc._framework import (
     backward_order,
     complete_gradients,
-    isolated_traces,
     layer_settings,
     private_api,
     weight_gradients,
+    whole_steps,
 )
 from tfgc._pure import functional, taken_results
 from tfgc._replay import call_checks, host_inputs
@@ -102,7 +102,7 @@ class Runner:
         So do calls with Keras's `context` arguments, for which nothing is traced.
         """
         is_training = training is not False or (self._under_tapes and private_api.could_train())
-        if context or not is_training or isolated_traces.is_plain():
+        if context or not is_training or whole_steps.is_here():
             return self._original(self.model, inputs, training=training, mask=mask, **context)
         call_checks.refuse_tf1_graph(f"the enabled {self.model.name!r}")
         if call_checks.is_empty(inputs):
