@@ -16,6 +16,7 @@ def pytest_configure(config):
     if config.getoption("numprocesses", None):
         return
     import keras  # noqa: F401
+    from tensorflow.python.framework import op_def_library
     from tensorflow.python.util import tf_stack
 
     # Traces make objects by the million: at Python's thresholds a tenth of the suite's time goes into looking for
@@ -28,6 +29,14 @@ def pytest_configure(config):
     notes.AccumulateStackTrace("", "everywhere", tf_stack.extract_stack())
     (stack,) = tf_stack.LoadTracesFromDebugInfo(notes.Build()).values()
     tf_stack.extract_stack = lambda stacklevel=1: stack
+    # It also names all types that an operation allows, before it looks whether one of them is given.
+    check = op_def_library._SatisfiesTypeConstraint
+
+    def checked(dtype, attr_def, param_name):
+        if dtype not in attr_def.allowed_values.list.type:
+            check(dtype, attr_def, param_name)
+
+    op_def_library._SatisfiesTypeConstraint = checked
     kept_kernels()
 
 
