@@ -83,6 +83,10 @@ def crossed():
         ("compiled", 0, "backward"),
         ("compiled", 0, "traced backward"),
         ("graph", 1, "traced forward"),
+        ("graph", 1, "replay"),
+        ("graph", 1, "forward"),
+        ("compiled", 1, "replay"),
+        ("eager", 1, "backward"),
     }
     for mode in MODES:
         for i in range(BLOCKS):
@@ -94,7 +98,7 @@ def crossed():
                 missing += ["replay"] * (i == 0 and mode != "eager")
                 if where in missing:
                     continue
-                marks = [] if (mode, i, where) in fast else pytest.mark.gate if i == 1 else pytest.mark.slow
+                marks = [] if (mode, i, where) in fast else pytest.mark.slow
                 yield pytest.param(mode, i, where, marks=marks)
 
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import fresh, noise
+from equality import fresh, in_turn, noise
 
 import tfgc
 
@@ -72,8 +72,7 @@ def assert_as_plain(build, xla, **options):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("xla", [False, True], ids=["graph", "xla"])
-@pytest.mark.parametrize("strategy", ["optimal", "sqrt"])
+@pytest.mark.parametrize(("strategy", "xla"), in_turn(["optimal", "sqrt"], [False, True]))
 def test_a_layer_that_differentiates_what_is_outside_of_it(strategy, xla):
     with pytest.warns(tfgc.NotReplayableWarning, match="go back through an input that is made outside"):
         assert_as_plain(eikonal, xla, strategy=strategy)

@@ -119,7 +119,7 @@ def least_of_three(case, prediction):
 @pytest.mark.parametrize(
     ("build", "example"),
     [
-        pytest.param(tower, tf.TensorSpec((None, 128, 8)), marks=pytest.mark.gate, id="not compiled"),
+        pytest.param(tower, tf.TensorSpec((None, 128, 8)), marks=pytest.mark.slow, id="not compiled"),
         pytest.param(towers, (X, Y), marks=pytest.mark.slow, id="compiled"),
         pytest.param(own, X, marks=pytest.mark.gate, id="own step"),
     ],

@@ -406,7 +406,7 @@ def peak_of(split, mode):
     "mode",
     [
         pytest.param("eager", marks=pytest.mark.slow),
-        "compiled",
+        pytest.param("compiled", marks=pytest.mark.slow),
         "graph",
         pytest.param("xla", marks=pytest.mark.slow),
     ],

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import fresh, noise, states
+from equality import fresh, in_turn, noise, states
 
 import tfgc
 from tfgc import InfeasibleBudgetError, OptionError, Plan, TfgcError
@@ -109,8 +109,7 @@ def test_shares_that_cannot_be(budget):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("strategy", ["budget", "ilp"])
-@pytest.mark.parametrize("build", [deep, wide])
+@pytest.mark.parametrize(("build", "strategy"), in_turn([deep, wide], ["budget", "ilp"]))
 def test_the_least_budget_that_an_error_names_works(build, strategy):
     model = build()
     with pytest.raises(

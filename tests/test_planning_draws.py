@@ -116,8 +116,7 @@ class Denoiser(keras.Model):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
-@pytest.mark.parametrize("built", [False, True], ids=["unbuilt", "built"])
+@pytest.mark.parametrize(("built", "eager"), in_turn([False, True], [False, True]))
 def test_a_training_step_draws_what_it_draws_plainly(built, eager):
     def losses(enabled):
         keras.utils.clear_session()

@@ -1,10 +1,12 @@
 """`model.stateless_call`: states are tensors there, and gradients flow through them as in plain code."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import fresh, noise
+from equality import fresh, in_turn, noise
 
 import tfgc
 
@@ -36,10 +38,10 @@ def gradients(model):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "op by op"])
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("build", [moving, spectral])
-def test_gradients_through_states_are_the_plain_ones(build, way, compiled):
+@pytest.mark.parametrize(("case", "compiled"), in_turn([*itertools.product([moving, spectral], WAYS)], [True, False]))
+def test_gradients_through_states_are_the_plain_ones(case, compiled):
+    build, way = case
+
     def found(enabled):
         model = fresh(build)
         if enabled:

@@ -214,12 +214,12 @@ def unequal_chain(n):
 
 @pytest.mark.gate
 def test_a_coarsened_front_still_honours_every_budget():
-    graph = unequal_chain(20)
+    graph = unequal_chain(16)
     coarse = strategies.frontier(graph, positions=3)
     assert len(coarse.plans) > 3
     for budget in coarse.peaks:
         plan = strategies.apply("budget", graph, budget=budget, positions=3)
-        fine = strategies.apply("budget", graph, budget=budget, positions=20)
+        fine = strategies.apply("budget", graph, budget=budget, positions=16)
         assert plan.outlook.peak_bytes <= budget
         assert "coarsened" not in fine.options
         if plan.outlook.overhead:

@@ -7,7 +7,7 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import fresh, noise
+from equality import fresh, mostly, noise
 from replays import operations_of_step
 
 import tfgc
@@ -79,7 +79,7 @@ def test_gradients_of_batches_of_several_sizes(build):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", mostly(False, modes=[False, True]))
 def test_fit_with_a_smaller_last_batch(jit_compile):
     def fitted(on):
         model = fresh(broadcasting)

@@ -96,7 +96,14 @@ def test_passes_of_nested_plans_are_bounded(monkeypatch):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize(("kind", "budget"), [("outputs", "100%"), ("heads", "80%"), ("branches", "80%")])
+@pytest.mark.parametrize(
+    ("kind", "budget"),
+    [
+        pytest.param("outputs", "100%", marks=pytest.mark.slow),
+        ("heads", "80%"),
+        pytest.param("branches", "80%", marks=pytest.mark.slow),
+    ],
+)
 def test_sixty_of_a_kind_are_planned_within_a_minute(kind, budget):
     x = inputs = keras.Input((8,))
     outputs = []
