@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from compatibility_table import ROWS
+from equality import in_turn
 from models import DividedByMask, of_length_one
 
 from tfgc._costs import batch_coupling, independence
@@ -264,8 +265,9 @@ class Clipped(L.Layer):
         return scaled_by(x, tf.cast(self.kernel, x.dtype))
 
 
-@pytest.mark.parametrize("layer", [LearnedStep, Clipped])
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    ("policy", "layer"), in_turn(["float32", "mixed_float16", "mixed_bfloat16"], [LearnedStep, Clipped])
+)
 def test_gradients_of_weights_that_slices_do_not_add_up_to_are_seen(layer, policy):
     program = Program(keras.Sequential([keras.Input((4,)), layer(dtype=policy)]))
     for exactly in (False, True):
@@ -296,8 +298,9 @@ class OnSphere(L.Layer):
         return tf.nn.l2_normalize(x @ tf.cast(self.kernel, x.dtype), -1)
 
 
-@pytest.mark.parametrize("layer", [Attending, OnSphere])
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16", "float64"])
+@pytest.mark.parametrize(
+    ("policy", "layer"), in_turn(["float32", "mixed_float16", "mixed_bfloat16", "float64"], [Attending, OnSphere])
+)
 def test_gradients_of_weights_that_are_sums_but_for_rounding(layer, policy):
     keras.config.set_dtype_policy(policy)
     program = Program(keras.Sequential([keras.Input((8, 16)), layer(dtype=policy)]))

@@ -25,7 +25,11 @@ class Relaxed(L.Layer):
         return x - 0.5 * tape.gradient(energy, x, unconnected_gradients="zero")
 
 
-@pytest.mark.parametrize("how", [{}, {"strategy": "sqrt"}, {"layers": Relaxed}], ids=["default", "sqrt", "layers"])
+@pytest.mark.parametrize(
+    "how",
+    [{}, pytest.param({"strategy": "sqrt"}, marks=pytest.mark.slow), {"layers": Relaxed}],
+    ids=["default", "sqrt", "layers"],
+)
 def test_tapes_inside_of_layers_record_at_every_batch_size(how):
     def trained(**options):
         keras.utils.set_random_seed(3)

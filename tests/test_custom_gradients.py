@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import MODES, check_enabled, fresh, in_turn, noise
+from equality import MODES, check_enabled, fresh, in_turn, mostly, noise
 from replays import operations_of_step
 
 import tfgc
@@ -77,7 +77,7 @@ def operations_of(name):
     return operations_of_step(model, X, tfgc.plan(model, strategy="uniform", segments=3))
 
 
-@pytest.mark.parametrize("name", ["silu", "two results", "twice"])
+@pytest.mark.parametrize("name", mostly("silu", "twice", modes=["silu", "two results", "twice"]))
 def test_a_replay_takes_over_small_results_behind_a_custom_gradient(name):
     operations = operations_of(name)
     assert operations["Mean", "first"] > 0
@@ -93,7 +93,7 @@ def test_equal_custom_gradients_are_registered_once():
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("name", ["silu", *(pytest.param(name, marks=pytest.mark.gate) for name in [*LAYERS][1:])])
+@pytest.mark.parametrize("name", mostly("silu", modes=LAYERS))
 def test_the_third_derivative_of_a_function_of_a_gradient(name):
     """Outside of the functions that take the inner gradients, where no tape sees a copy."""
 
@@ -186,7 +186,7 @@ def test_weights_that_a_layer_recomputes_itself_have_their_gradients(mode, how):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("mode", MODES_AND_XLA)
+@pytest.mark.parametrize("mode", mostly("compiled", "graph", modes=MODES_AND_XLA))
 def test_a_layer_whose_custom_gradient_reads_a_weight_is_kept(mode):
     plain = gradients_with(ReadsItsWeight, mode, False)
     with pytest.warns(tfgc.NotReplayableWarning, match=r"scale' is read inside of .* tf.custom_gradient"):

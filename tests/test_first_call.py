@@ -66,10 +66,11 @@ UNIFORM, BUDGET = {"strategy": "uniform", "segments": 3}, {"budget": 0.7}
 @pytest.mark.parametrize(
     ("how", "mode"),
     [
-        *(({}, mode) for mode in ("eager", "compiled", "graph")),
+        ({}, "eager"),
         pytest.param({}, "xla", marks=pytest.mark.gate),
         (UNIFORM, "compiled"),
         (BUDGET, "graph"),
+        *(pytest.param({}, mode, marks=pytest.mark.slow) for mode in ("compiled", "graph")),
         *(pytest.param(UNIFORM, mode, marks=pytest.mark.slow) for mode in ("eager", "graph", "xla")),
         *(pytest.param(BUDGET, mode, marks=pytest.mark.slow) for mode in ("eager", "compiled")),
     ],

@@ -80,9 +80,10 @@ WAYS = {"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 2}
     ("kind", "compiled"),
     [
         (Net, {}),
-        pytest.param(Trained, {}, marks=pytest.mark.gate),
-        *(pytest.param(kind, way, marks=pytest.mark.gate) for kind, way in zip((Trained, Net, Trained), WAYS)),
+        *zip((Trained, Net), WAYS),
+        pytest.param(Trained, {}, marks=pytest.mark.slow),
         *(pytest.param(kind, way, marks=pytest.mark.slow) for kind, way in zip((Net, Trained, Net), WAYS)),
+        pytest.param(Trained, WAYS[-1], marks=pytest.mark.slow),
     ],
 )
 def test_fit_gives_the_weights_of_plain_fit(kind, compiled):

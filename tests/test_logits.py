@@ -234,8 +234,7 @@ def test_the_loss_is_another_one_where_logits_are_hidden(kind):
     assert not np.isclose(hidden, float(crossentropy(kind)(model(X))), rtol=0.05)
 
 
-@pytest.mark.parametrize("mode", [*MODES[:3], slow("xla")])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "mode"), [*in_turn(KINDS, MODES[:3]), *(slow(kind, "xla") for kind in KINDS)])
 def test_subclassed_models(kind, mode):
     for way in ("layers", "recompute"):
         model = built(Subclassed, kind)

@@ -400,8 +400,15 @@ def mix(layer):
     layer.mixes = True
 
 
-@pytest.mark.parametrize("run_eagerly", [False, True])
-@pytest.mark.parametrize(("kind", "change"), [(L.BatchNormalization, thaw), (MayMix, mix)], ids=["thawed", "set"])
+@pytest.mark.parametrize(
+    ("kind", "change", "run_eagerly"),
+    [
+        (L.BatchNormalization, thaw, False),
+        (MayMix, mix, True),
+        pytest.param(L.BatchNormalization, thaw, True, marks=pytest.mark.slow),
+        pytest.param(MayMix, mix, False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_layer_that_changed_after_the_first_batch_is_looked_at_again(kind, change, run_eagerly):
     def build():
         return keras.Sequential([keras.Input((4,)), L.Dense(4), kind(name="second"), L.Dense(1)])

@@ -8,7 +8,7 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import fresh, in_turn, noise
+from equality import fresh, in_turn, mostly, noise
 
 import tfgc
 from tfgc._training import layer_calls
@@ -411,7 +411,7 @@ class Pair(keras.Model):
         return self.second(self.first(x))
 
 
-@pytest.mark.parametrize("how", LATER)
+@pytest.mark.parametrize("how", mostly("a plan", "layers", modes=LATER))
 def test_a_part_that_is_enabled_after_its_whole_keeps_its_plan(how):
     large = noise(256, 6)
 

@@ -364,6 +364,7 @@ def test_a_plan_says_what_the_whole_step_needs(asked):
 
 
 # Half is below what any plan needs under XLA, by 2.5 %.
+@pytest.mark.gate
 @pytest.mark.parametrize("asked", [{}, pytest.param({"budget": "60%"}, marks=pytest.mark.slow)])
 def test_a_plan_says_that_xla_compiles_the_step(asked):
     model = tfgc.enable(pairs(jit_compile=True), **asked, verbose=0)

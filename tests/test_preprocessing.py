@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import MODES, assert_equal, fresh, noise, train
+from equality import MODES, assert_equal, fresh, in_turn, noise, train
 
 import tfgc
 
@@ -78,8 +78,7 @@ def text():
 STRINGS = {"looked up": (tabular, {"kind": WORDS, "number": noise(16, 1)}), "text": (text, WORDS)}
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", STRINGS)
+@pytest.mark.parametrize(("mode", "name"), in_turn(MODES, STRINGS))
 def test_models_that_read_strings(name, mode):
     build, x = STRINGS[name]
     y = [noise(16, 2, seed=2)]

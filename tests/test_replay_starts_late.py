@@ -129,7 +129,7 @@ def test_no_segment_draws_before_what_it_reads_is_there():
     assert products == [0, 1], "the first segment reads the input, the second one a product"
 
 
-@pytest.mark.parametrize("jit_compile", [None, True], ids=["graph", "xla"])
+@pytest.mark.parametrize("jit_compile", [None, pytest.param(True, marks=pytest.mark.gate)], ids=["graph", "xla"])
 def test_the_fence_copies_no_weights(jit_compile):
     """`tf.recompute_grad` adds a value to every argument, a copy of each. Here weights are all there is."""
     weight = 1500 * 1500 * 4

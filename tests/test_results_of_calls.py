@@ -87,7 +87,7 @@ def test_gradients_and_states_are_those_of_plain_training(mode):
     assert_trains_alike(stack, enable, X, Y, mode)
 
 
-@pytest.mark.parametrize("batch", [4, None])
+@pytest.mark.parametrize("batch", mostly(4, modes=[4, None]))
 def test_masks_and_statistics_are_made_once_a_step(batch):
     model = fresh(stack)
     counts = operations_of_step(model, X, again(model), (batch, 24, 64))

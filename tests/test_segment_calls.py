@@ -19,7 +19,6 @@ from tfgc._tracing import keras_graph
 
 L = keras.layers
 X, Y = noise(16, 8), [noise(16, 4, seed=2)]
-ALL = pytest.mark.parametrize("mode", MODES)
 
 
 @pytest.mark.filterwarnings("ignore:(?s).*does not support masking:UserWarning")  # older Keras, of its own attention
@@ -73,7 +72,7 @@ def test_what_attention_takes_masks_off_has_none_in_other_segments(case, mode):
 
 
 @pytest.mark.gate
-@ALL
+@pytest.mark.parametrize("mode", mostly("compiled"))
 @pytest.mark.filterwarnings("ignore:(?s).*does not support masking:UserWarning")
 def test_what_attention_takes_masks_off_has_none_in_nested_replays(mode):
     build = masked(attention)
@@ -87,7 +86,7 @@ def test_what_attention_takes_masks_off_has_none_in_nested_replays(mode):
     assert_equal(plain, ours, exact=mode == "eager", allowed=0.0 if mode == "eager" else 1e-4)
 
 
-@ALL
+@pytest.mark.parametrize("mode", mostly("graph"))
 def test_a_recomputed_function_takes_off_the_masks_that_it_takes_off_plainly(mode):
     embedding, layer = L.Embedding(5, 8, mask_zero=True), L.MultiHeadAttention(2, 4)
 
@@ -124,7 +123,7 @@ def pooled_behind_a_cut():
     return keras.Model(inputs, L.Dense(4)(x))
 
 
-@ALL
+@pytest.mark.parametrize("mode", mostly("compiled"))
 def test_what_is_pooled_behind_a_cut_is_the_tensor_that_crossed_it(mode):
     images = noise(8, 4, 4, 3)
     plain = train(fresh(pooled_behind_a_cut), images, [noise(8, 4, seed=2)], graph=mode != "eager")
@@ -151,7 +150,7 @@ def two_outputs():
     return keras.Model(inputs, {"used": L.Dense(1)(x), "unused": LogOfSum()(x)})
 
 
-@pytest.mark.parametrize("mode", [*MODES, "xla", "slices"])
+@pytest.mark.parametrize("mode", [*MODES, pytest.param("xla", marks=pytest.mark.gate), "slices"])
 def test_an_output_that_the_loss_does_not_use_has_no_gradient(mode):
     """One of zero would be NaN behind an infinite derivative, as it is for a sample of zeros."""
     x, made = tf.concat([X[:8], tf.zeros((8, 8))], 0), []
@@ -177,7 +176,7 @@ def test_an_output_that_the_loss_does_not_use_has_no_gradient(mode):
             np.testing.assert_allclose(gradient, plain, rtol=1e-5, atol=1e-7)
 
 
-@ALL
+@pytest.mark.parametrize("mode", mostly("eager"))
 def test_gradients_that_are_none_or_sparse_stay_so(mode):
     model = fresh(models.half_used)
     tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
@@ -210,7 +209,7 @@ def test_unused_weight_is_not_moved_by_adam_with_weight_decay(mode):
         np.testing.assert_array_equal(v, w)
 
 
-@ALL
+@pytest.mark.parametrize("mode", mostly("graph"))
 def test_gradient_penalty_through_an_enabled_model(mode):
     def steps(enabled):
         model = fresh(lambda: keras.Sequential([keras.Input((8,)), *(L.Dense(8, activation="tanh") for _ in range(4))]))
@@ -238,7 +237,7 @@ def test_gradient_penalty_through_an_enabled_model(mode):
             np.testing.assert_allclose(g, g0, rtol=1e-4, atol=1e-4 * np.abs(g0).max())
 
 
-@ALL
+@pytest.mark.parametrize("mode", mostly("eager"))
 def test_persistent_tape_gives_the_same_gradients_again(mode):
     model = fresh(lambda: keras.Sequential([keras.Input((8,)), L.Dense(8), L.Dropout(0.5), L.Dense(8), L.Dense(4)]))
     tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
@@ -277,7 +276,7 @@ def test_freezing_and_thawing_between_steps(mode):
     assert_equal(steps(False), steps(True), exact=mode == "eager")
 
 
-@ALL
+@pytest.mark.parametrize("mode", mostly("compiled"))
 def test_batches_of_any_size_in_one_traced_step(mode):
     """The batch is unknown when the step is traced; the last one is smaller, one is empty."""
 

@@ -386,7 +386,7 @@ def blocks_of(model, selective):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("mode", mostly("compiled", "xla", modes=[*MODES, "xla"]))
+@pytest.mark.parametrize("mode", mostly("compiled", modes=[*MODES, "xla"]))
 def test_calls_of_layers_in_every_mode(mode):
     plain = plain_steps(stack, X, Y, graph=mode != "eager", jit_compile=mode == "xla", lr=0.003)
     model = fresh(stack)
@@ -429,7 +429,7 @@ def mixed(layer):
     return keras.Model(inputs, L.Dense(1)(L.GlobalAveragePooling1D()(x)))
 
 
-@pytest.mark.parametrize("layer", [Generating, Branching])
+@pytest.mark.parametrize("layer", mostly(Generating, modes=[Generating, Branching]))
 def test_what_no_graph_copies_is_not_planned_as_selective(layer):
     """Its products were counted as stored, and its replay ran them again."""
     model = fresh(functools.partial(mixed, layer))

@@ -15,7 +15,7 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import fresh, in_turn, noise
+from equality import fresh, in_turn, mostly, noise
 from models import DividedByMask, MayMix, of_length_one
 from replays import second_order
 
@@ -324,9 +324,9 @@ def test_sparse_gradients_are_joined(mode):
 @pytest.mark.parametrize(
     ("mode", "slices"),
     [
-        ("eager", 4),
+        ("compiled", 16),
         ("graph", 4),
-        *(pytest.param(*case, marks=pytest.mark.gate) for case in [("compiled", 16), ("XLA", 3)]),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [("eager", 4), ("XLA", 3)]),
     ],
 )
 def test_random_numbers_are_those_of_the_whole_batch(mode, slices):
@@ -586,7 +586,7 @@ def activation_peak(slices, mode):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("mode", ["graph", pytest.param("compiled", marks=pytest.mark.gate)])
+@pytest.mark.parametrize("mode", mostly("graph", modes=["graph", "compiled"]))
 def test_the_inside_needs_its_share(mode):
     plain, _ = memory.alone(activation_peak, 0, mode)
     whole, _ = memory.alone(activation_peak, 1, mode)

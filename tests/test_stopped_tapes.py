@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import fresh, noise
+from equality import fresh, in_turn, noise
 
 import tfgc
 
@@ -86,8 +86,7 @@ def without_dropout():
     return model
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize(("name", "way"), in_turn(STEPS, WAYS))
 def test_gradients_are_the_plain_ones(name, way):
     """What was first traced where no tape recorded gave no gradients from then on, without a word."""
     kind = without_dropout if name == "under recompute_grad" else build

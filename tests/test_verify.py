@@ -441,8 +441,7 @@ def softmax_head():
     return keras.Sequential([keras.Input((4,)), *hidden, L.Dense(3), L.Softmax()])
 
 
-@pytest.mark.parametrize("mode", ["compiled", "graph"])
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(("compiled", "mode"), in_turn([True, False], ["compiled", "graph"]))
 def test_a_step_that_hides_logits_is_found(compiled, mode, monkeypatch):
     """With the user's own loss, and without one."""
     model = fresh(softmax_head)
