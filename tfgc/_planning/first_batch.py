@@ -165,8 +165,8 @@ def _little_saved(plan: Plan, step: Prediction, plain: Prediction, *, by_calls: 
 
 
 def in_share(
-    plan: Callable[[Request], PlannedStep], request: Request, earlier: Iterable[PlannedStep], shapes: Shapes
-) -> PlannedStep:
+    plan: Callable[[Request], Planned], request: Request, earlier: Iterable[PlannedStep], shapes: Shapes
+) -> Planned:
     """Call `plan`; where a share of the plain step is too little, with that of an earlier step on such inputs.
 
     What is frozen while a model trains makes its plain step smaller, and so a share of it.

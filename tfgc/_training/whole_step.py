@@ -15,7 +15,7 @@ from tfgc._calls import tracing
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import concrete_functions, fit_loop, private_api
-from tfgc._planning import batch_specs
+from tfgc._planning import batch_specs, first_batch
 from tfgc._planning.batch_specs import Signature
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._planning.planner import Request
@@ -64,8 +64,11 @@ class WholeStep:
         plans = self._plans.get(signature) if signature in self._again else None
         if plans is None:
             found = traced(tf.function(step, autograph=converts), (batch,), {}, shapes[0][0])
-            request = function_plans.Request(self._request.budget, self._request.plan)
-            plans = TracePlans(found, request, shapes[0][0], True)
+
+            def planned_by(request: Request) -> TracePlans:
+                return TracePlans(found, function_plans.Request(request.budget, request.plan), shapes[0][0], True)
+
+            plans = first_batch.in_share(planned_by, self._request, self.made.copy().values(), shapes)
             signature = self._signature(batch)  # a model without weights is built by then
             self._plans[signature] = plans
         self._again.discard(signature)
