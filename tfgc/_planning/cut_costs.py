@@ -7,7 +7,7 @@ the order in which it runs, so that its gradients are the clock.
 """
 
 import dataclasses
-import functools
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from tfgc._planning.blocks import Blocks
 from tfgc._rewrite.liveness import IN_PLACE, timeline
-from tfgc._step.step import Step
+from tfgc._step.step import Step, Tensor
 
 _Ints = NDArray[np.int64]
+_Flags = NDArray[np.bool_]
+_NEVER = 1 << 60
 # Of the blocks, how far before the end of a kept segment what is alive behind it is looked for.
 _NEAR = 0.05
 # Of the blocks, how many a short skip connection spans.
 _SHORT, _FEW = 0.1, 20
-# Moments at which buffers are counted; neighbours are put together.
-_MOMENTS = 3000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,18 +144,20 @@ class CutCosts:
         gradients = blocks.gradients
         alive = dict(zip(clock.order, timeline(clock, {i for i in gradients if clock.ops[i].is_gradient})))
         order = [i for i in clock.order if i in gradients]
-        width = -(-len(order) // _MOMENTS)
-        moment = {i: k // width for k, i in enumerate(order)}
-        self._gradients = np.zeros(len(order) // width + 1, np.int64)
-        for i in order:
-            self._gradients[moment[i]] = max(self._gradients[moment[i]], alive[i])
-        first, last = {}, {}
-        for i in order:
+        first: dict[Tensor, int] = {}
+        last: dict[Tensor, int] = {}
+        for k, i in enumerate(order):
             for b in blocks.step.reads[i]:
-                first.setdefault(b, moment[i])
-                last[b] = moment[i]
-        self._first_used = np.array([first.get(b, len(self._gradients)) for b in self._buffers])
-        self._last_used = np.array([last.get(b, -1) for b in self._buffers])
+                first.setdefault(b, k)
+                last[b] = k
+        # Moments begin where the first gradient needs a buffer, and behind where the last one did.
+        read = [b for b in self._buffers if b in first]
+        begins = sorted({0, *(first[b] for b in read), *(k + 1 for b in read for k in (first[b], last[b]))})
+        moment = np.searchsorted(begins, np.arange(len(order)), side="right") - 1
+        self._gradients = np.zeros(len(begins), np.int64)
+        np.maximum.at(self._gradients, moment, [alive[i] for i in order])
+        self._first_used = np.array([moment[first[b]] if b in first else len(begins) for b in self._buffers])
+        self._last_used = np.array([moment[last[b]] if b in last else -1 for b in self._buffers])
         self._before = np.minimum(self._gradients, np.roll(self._gradients, 1))  # before each moment
 
     def _in_passing(self, blocks: Blocks, number: int) -> int:
@@ -174,7 +176,7 @@ class CutCosts:
         copied = np.zeros((n, len(ends)), bool)  # by ends: whether a block is copied in a segment up to there
         wanted = np.full((n, len(ends)), never)  # and when
         begin, end = np.full((count, len(ends)), never), np.full((count, len(ends)), -1)
-        bad, over = (np.zeros((len(ends), len(ends)), bool) for _ in range(2))
+        idle, mixed, over = (np.zeros((len(ends), len(ends)), bool) for _ in range(3))
         is_stored = self._last_copied[:, None] >= stored_from
         for x in reversed(range(count)):
             readers, k = self._copied_readers[x], made[x]
@@ -190,8 +192,8 @@ class CutCosts:
             run = needed & ~is_stored[x]
             copied[k] |= run
             wanted[k] = np.minimum(wanted[k], np.where(run, first, never))
-            if self._saved[x] and not self._fixed[x]:
-                self._note_bad(bad, self._storing[x], k, copied)
+            if not self._fixed[x]:
+                self._note_idle(idle if self._saved[x] else None, mixed, self._storing[x], k, copied)
             if x in self._skipping:
                 j = self._skipping[x]
                 over[(self._starts > k) & (self._starts <= j)] |= copied[j] & (ends > j)
@@ -215,19 +217,23 @@ class CutCosts:
             replay[again < self._starts[: column + 1, None]] = 0
             need[: column + 1, column] = np.maximum(most, replay.max(axis=1, initial=0))
         need = np.maximum(need, self._most(self._alive(np.ones(count, bool), self._last_read)))
+        need[idle & mixed] = _NEVER  # part of what it reads is stored, so that it is like no kept segment
         work = self._block_work[:, None] * copied
         before = np.concatenate([np.zeros((1, len(ends))), np.cumsum(work, axis=0)])
         work = before[ends, np.arange(len(ends))][None] - before[self._starts]
-        return Runs(self._made_between(is_stored), need, work, over, bad)
+        return Runs(self._made_between(is_stored), need, work, over, idle)
 
-    def _note_bad(self, bad: NDArray[np.bool_], readers: list[int], made: int, copied: NDArray[np.bool_]) -> None:
-        """Note segments that read a buffer, as the last ones that do, by nothing that is copied in them."""
+    def _note_idle(self, idle: _Flags, mixed: _Flags, readers: list[int], made: int, copied: NDArray[np.bool_]) -> None:
+        """Note segments that are the last to read a buffer: by nothing that is copied in them, or at once by a copy."""
         low = made + 1
         for k, j in enumerate(readers):
             if low <= j:
                 rest = readers[k:]
-                idle = ~copied[rest].any(axis=0) & (self._ends > rest[-1])
-                bad[(self._starts >= low) & (self._starts <= j)] |= idle
+                starts, last = (self._starts >= low) & (self._starts <= j), self._ends > rest[-1]
+                reads = copied[rest].any(axis=0)
+                if idle is not None:
+                    idle[starts] |= last & ~reads
+                mixed[starts & last] |= last & reads
                 low = j + 1
 
     def _keeps(self) -> Keeps:
@@ -279,5 +285,5 @@ def places(blocks: Blocks, most: int) -> list[int]:
             change[last + 1] -= blocks.step.size(b)
     alive = np.cumsum(change)
     bounds = np.linspace(1, n, most, dtype=int)
-    chosen = (start + int(alive[start:end].argmin()) for start, end in zip(bounds, bounds[1:]) if start < end)
+    chosen = (start + int(alive[start:end].argmin()) for start, end in itertools.pairwise(bounds) if start < end)
     return [0, *chosen, n]

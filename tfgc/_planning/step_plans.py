@@ -28,6 +28,8 @@ _PLACES = 150
 # Levels of the front that are simulated, as multiples of the least peak that is expected.
 _LEVELS = (0.98, 1.0, 1.01, 1.02, 1.04)
 _ROUNDS = 3
+# Of a room: orders that costs are read off, levels that are tried with each, and what is aimed at.
+_CLOCKS, _TRIES, _AIM = 2, 4, 0.995
 # A plan that needs this much more than the least one is taken if it does less work.
 _NEAR = 1.02
 # What is gained has to be more than what peaks move by from step to step.
@@ -148,20 +150,22 @@ class StepPlans:
             clock, before = best.step, best.peak_bytes
 
     def _look_within(self, room: int) -> None:
-        clock, level = self._first_clock, float(room)
-        for _ in range(2):
-            costs = self._costs(clock)
-            fronts = [Front(each, room) for each in costs]
-            for _ in range(3):
+        clock = self._first_clock
+        for _ in range(_CLOCKS):
+            fronts = [Front(each, room) for each in self._costs(clock)]
+            tried = [(0.0, 0.0)]  # levels, and what the plans need
+            level = float(room)
+            for _ in range(_TRIES):
                 judged = [self._judged(cuts) for cuts in self._cuts(fronts, [level])]
                 if not judged:
                     break
                 self._found += judged
-                clock = judged[0].step
-                level *= min(0.995, room / judged[0].peak_bytes) if judged[0].peak_bytes > room else 1.0
-                if judged[0].peak_bytes <= room:
+                clock, peak_bytes = judged[0].step, judged[0].peak_bytes
+                if peak_bytes <= room:
                     break
-            level = float(room)
+                slope = (level - tried[-1][0]) / max(peak_bytes - tried[-1][1], 1)
+                tried.append((level, peak_bytes))
+                level -= max(1.0, slope) * (peak_bytes - _AIM * room)
 
     def _costs(self, clock: Step) -> list[CutCosts]:
         return [CutCosts(each, places(each, _PLACES // len(self._regions)), clock) for each in self._regions]
