@@ -4,7 +4,8 @@ Three rules, in one pass over the large gradients (the goals), each run with all
 
 1. Of what a goal needs, late results come first, then forward operations as they were made, copies last: a replay
    starts when all else is there.
-2. Whatever can run and makes no more bytes than end with it runs at once.
+2. Whatever can run and makes no more bytes than end with it runs at once, and so does what no gradient needs (losses,
+   metrics, updates): what it reads may end.
 3. A forward operation waits until a gradient needs it, and of the goals that could be next the one that needs the least
    new forward bytes comes first: where a loss is a sum of parts, one part is done before the next begins.
 """
@@ -47,6 +48,10 @@ class _Pass:
             self.missing[i] = len(needed)
             for j in needed:
                 self.readers[j].append(i)
+        self.ends: set[int] = set()  # what no gradient or copy needs: losses, metrics, updates
+        for i in reversed(self.loose):
+            if i not in self.late and all(j in self.ends for j in self.readers[i]):
+                self.ends.add(i)
         self.done: set[int] = set()
         self.order: list[int] = []
 
@@ -75,17 +80,18 @@ class _Pass:
             self.order.append(i)
             for j in self.readers[i]:
                 self.missing[j] -= 1
-            queue += [j for j in self.readers[i] if self._frees(j)]
+            found = [j for j in self.readers[i] if self._runs_at_once(j)]
             for b in step.reads[i]:
                 self.left[b] -= 1
                 if self.left[b] == 1:  # the last reader of it may have waited for that
-                    queue += [j for j in step.readers[b] if self._frees(j)]
+                    found += [j for j in step.readers[b] if self._runs_at_once(j)]
+            queue += sorted(found, key=self.ends.__contains__)  # the last one runs first
 
-    def _frees(self, i: int) -> bool:
-        """Whether an operation can run now, and makes no more bytes than end with it."""
+    def _runs_at_once(self, i: int) -> bool:
+        """Whether an operation can run now, and ends a way or makes no more bytes than end with it."""
         if self.missing[i] or i in self.done:
             return False
-        return self.makes[i] <= sum(self.step.size(b) for b in self.step.reads[i] if self.left[b] == 1)
+        return i in self.ends or self.makes[i] <= sum(self.step.size(b) for b in self.step.reads[i] if self.left[b] == 1)
 
     def _needs(self, i: int) -> list[int]:
         """What must run before an operation, in the order of rule 1."""
@@ -93,7 +99,11 @@ class _Pass:
         return [*op.controls, *sorted((t[0] for t in op.inputs), key=self._rank)]
 
     def _rank(self, i: int) -> int:
-        return 2 if self.ops[i].segment else 0 if i in self.late else 1
+        if self.ops[i].segment or i not in self.late:
+            return 3 if self.ops[i].segment else 2
+        op = self.ops[i]  # what still waits for the forward part comes first: that takes longest
+        waits = any(j not in self.late and j not in self.done for j in (*(t[0] for t in op.inputs), *op.controls))
+        return 0 if waits else 1
 
     def _forward(self, i: int) -> None:
         """Run a forward operation and what it needs, as made."""
