@@ -93,7 +93,8 @@ class StepPlans:
             return self._plain("the plain step fits")
         if not self._regions:
             raise InfeasibleBudgetError(room, self.plain_bytes, "the step")
-        self._look_within(room)
+        if room > 0:
+            self._look_within(room)
         if min(each.peak_bytes for each in self._found) > room:
             self._look_for_least()
         least = min(each.peak_bytes for each in self._found)
