@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfgc
+from tfgc._training import rewritten_function
 
 L = keras.layers
 ROWS, SIZE = 16, 24
@@ -176,3 +177,19 @@ def test_a_plan_of_a_step_is_saved_and_given_to_a_model_of_other_names_and_anoth
         deeper.fit(X[:24], Y[:24], verbose=0)
     with pytest.raises(tfgc.PlanMismatchError, match=r"of the operations of a training step.*tfgc.plan\(model"):
         tfgc.train_step(other, "mse", "sgd", plan=plan)
+
+
+@pytest.mark.parametrize("off", [0.0, 1e-7])
+def test_verify_proves_the_step_to_the_bit(off, monkeypatch):
+    """A rounding more, which every tolerance allows, is no proof."""
+    built = rewritten_function.Built.__call__
+
+    def rounded(self, tensors):
+        return [t * (1 + off) if off and t.dtype == tf.float32 else t for t in built(self, tensors)]
+
+    monkeypatch.setattr(rewritten_function.Built, "__call__", rounded)
+    model = cnn()
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    verdict = tfgc.verify(model, None, (X[:ROWS], Y[:ROWS]), modes="graph", steps=1)
+    assert bool(verdict) is verdict.is_exact is (not off)
+    assert f"graph optimizer off: {'not ' if off else ''}all results are equal to the bit" in str(verdict)

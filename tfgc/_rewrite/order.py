@@ -91,7 +91,9 @@ class _Pass:
         """Whether an operation can run now, and ends a way or makes no more bytes than end with it."""
         if self.missing[i] or i in self.done:
             return False
-        return i in self.ends or self.makes[i] <= sum(self.step.size(b) for b in self.step.reads[i] if self.left[b] == 1)
+        return i in self.ends or self.makes[i] <= sum(
+            self.step.size(b) for b in self.step.reads[i] if self.left[b] == 1
+        )
 
     def _needs(self, i: int) -> list[int]:
         """What must run before an operation, in the order of rule 1."""

@@ -13,6 +13,8 @@ from tfgc._core import text
 from tfgc._error_texts import one_line
 from tfgc._errors import TfgcError, UnsupportedModelError
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
+from tfgc._training.function_plans import Request
+from tfgc._training.rewritten_function import RewrittenFunction, Settings
 from tfgc._verify.verdicts import EPSILON, Steps
 
 # How many roundings values are moved by, to see how far plain steps then differ.
@@ -43,11 +45,22 @@ class Step:
         return {name: v if isinstance(v, tf.Variable) else v.value for name, v in self.states.items() if v.trainable}
 
     def run(
-        self, mode: str, steps: int, befores: list[dict[str, Any]] | None = None, data: Data | None = None
+        self,
+        mode: str,
+        steps: int,
+        befores: list[dict[str, Any]] | None = None,
+        data: Data | None = None,
+        rewritten: bool = False,
     ) -> tuple[list[dict[str, Any]], Steps]:
-        """Run some steps from the states in `befores`, or one after the other; return the states and all results."""
+        """Run some steps from the states in `befores`, or one after the other; return the states and all results.
+
+        Those `rewritten` are planned as wholes, as `fit` runs steps in a graph.
+        """
         function: Callable = self.once
-        if mode in ("graph", "xla"):
+        if rewritten:
+            settings = Settings({"autograph": False}, {}, Request(), verbose=False)
+            function = RewrittenFunction(functools.partial(self.once), settings)
+        elif mode in ("graph", "xla"):
             function = tf.function(functools.partial(function), autograph=False, jit_compile=mode == "xla")
         given, outcomes = befores or [self.read()], []
         for number in range(steps):

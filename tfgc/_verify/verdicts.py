@@ -14,6 +14,7 @@ from tfgc._verify import differences
 # Of max(norm of the plain gradient, the next share of the step's largest), by the coarsest dtype computed in.
 _TOLERANCE = {"bfloat16": 5e-2, "float16": 5e-3, "float32": 1e-5, "float64": 1e-12}
 _NOTHING = "no finite number in the plain step, so nothing was compared"
+_OFF = "graph, its optimizer off"
 _FLOAT64 = _TOLERANCE["float64"]
 # Up to here rounding was seen to grow: to 1.5 % in ResNets with new weights. What is wrong may differ by as little.
 _MAYBE_ROUNDED = 0.03
@@ -79,6 +80,8 @@ class Verdict(Shown):
         unrepeatable: Layers whose two runs from the same state differed.
         kept: Layers that cannot be run twice and are kept, each with the reason.
         note: What could not be compared, or "".
+        is_exact: Whether, with TensorFlow's graph optimizer off, each result of the step in a graph has plain's bits;
+            None where that was not tried, or where two plain steps differ.
     """
 
     equal: bool
@@ -92,6 +95,7 @@ class Verdict(Shown):
     unrepeatable: tuple[str, ...] = ()
     kept: dict[str, str] = dataclasses.field(default_factory=dict)
     note: str = ""
+    is_exact: bool | None = None
 
     def __bool__(self) -> bool:
         return self.equal
@@ -104,6 +108,8 @@ class Verdict(Shown):
             f"  loss: {self.loss}",
             f"  worst relative difference: {self.worst or 'none, all results are equal to the bit'}",
         ]
+        if self.is_exact is not None:
+            lines.append(f"  graph optimizer off: {'all' if self.is_exact else 'not all'} results are equal to the bit")
         lines += [f"  differs: {difference}" for difference in self.differences[:10]]
         if len(self.differences) > 10:
             lines.append(f"  and {len(self.differences) - 10} more")
@@ -145,6 +151,15 @@ class StepComparison:
         self._tolerated: list[Difference] = []
         self._compared: dict[str, int] = {}
         self._blank: set[str] = set()
+        self._is_exact: bool | None = None
+
+    def prove(self, plain: Steps, again: Steps, planned: Steps) -> None:
+        """Compare planned steps to the bit with two runs of plain ones, with the graph optimizer off."""
+        if any(d.relative for d in self._differences(_OFF, plain, again)):
+            return
+        found = [d for d in self._differences(_OFF, plain, planned) if d.relative]
+        self._is_exact = not found
+        self._all += [dataclasses.replace(d, allowed=0.0) for d in found]
 
     def compare(self, mode: str, baseline: Steps, planned: Steps, again: Callable[[], Iterable[Steps]] = tuple) -> None:
         """Compare plain with planned steps; `again` runs the plain ones again, each time with other roundings."""
@@ -233,7 +248,9 @@ class StepComparison:
             note = "; ".join([*filter(None, [note]), f"{_NOTHING}, in the gradients {names}"])
         worst = failed[0] if failed else max(moved, key=lambda d: d.relative, default=None)
         compared, beyond, tolerated = self._compared, tuple(failed), tuple(self._tolerated)
-        return Verdict(not failed, modes, steps, loss, compared, worst, beyond, tolerated, unrepeatable, kept, note)
+        return Verdict(
+            not failed, modes, steps, loss, compared, worst, beyond, tolerated, unrepeatable, kept, note, self._is_exact
+        )
 
 
 def _layer(kind: str, name: str) -> str:

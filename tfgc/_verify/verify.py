@@ -20,7 +20,7 @@ from tfgc._calls import names
 from tfgc._core.modes import MODES
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_int, did_you_mean
-from tfgc._framework import keras_models, model_checks, private_api
+from tfgc._framework import graph_optimizer, keras_models, model_checks, private_api
 from tfgc._replay import call_checks
 from tfgc._tracing import example_sizes, keras_graph
 from tfgc._training import enable, layer_calls, layer_selectors
@@ -57,8 +57,8 @@ def verify(
 
     Args:
         model: Any `keras.Model` that is built.
-        plan: A `tfgc.Plan`; None for the least peak on this batch, for a functional model with its own `train_step`
-            that of the whole step; None with `layers`.
+        plan: A `tfgc.Plan`; None for the least peak on this batch: in mode "graph" by a plan of the whole step, as in
+            `fit`, in other modes by one of segments or calls. None with `layers`.
         batch: `x`, `(x, y)` or `(x, y, sample_weight)`, as `model.train_on_batch` takes them, or what the model's own
             `train_step` takes.
         layers: Layers to recompute in place of a plan, as in `tfgc.enable`.
@@ -73,9 +73,11 @@ def verify(
         steps: How many steps in a row; one alone would not show a random number that never changes.
 
     Returns:
-        A `Verdict`: true if all is equal; printed, it shows the worst relative difference and
-        its layer. A difference may be, relative to a gradient's norm (or to 1e-3 of the largest gradient's, where that
-        is more), 1e-5 in float32, 5e-3 in float16, 5e-2 in bfloat16 and 1e-12 in float64, op by op a few roundings.
+        A `Verdict`: true if all is equal. A step that is planned as a whole has to have plain's bits with TensorFlow's
+        graph optimizer off: no tolerance decides that. Then all is compared as TensorFlow runs it; printed, the verdict
+        shows the worst relative difference and its layer. A difference may be, relative to a gradient's norm (or to
+        1e-3 of the largest gradient's, where that is more), 1e-5 in float32, 5e-3 in float16, 5e-2 in bfloat16 and
+        1e-12 in float64, op by op a few roundings.
         Where plain TensorFlow differs by more between its modes, or when weights, frozen values and inputs are four
         roundings off, twice that is allowed and listed as tolerated; a gradient that is lost never is. A plain step
         whose loss or gradients are not finite is not equal.
@@ -123,7 +125,8 @@ def verify(
                 raise OptionError(f"modes={modes!r}: {_DRAWS}; give modes='eager'")
             modes = ("eager",)
         chosen = None if layers is None else layer_selectors.choose(model, layers)
-        if plan is None and layers is None:
+        by_default = plan is None and layers is None
+        if by_default:
             plan = least_peak.plan_for(model, data)
         changed = chosen
         if plan is not None and plan.calls:
@@ -132,19 +135,31 @@ def verify(
         sliced = plan is not None and any(segment.chunks > 1 for segment in plan.segments)
         comparison = StepComparison(*_tolerances(model, changed), updates=step.updates, sliced=sliced)
         for mode in modes:
+            is_whole = by_default and mode == "graph"
             with users_code(
                 f"modes={modes!r}: a plain step of {model.name!r}, to compare {mode!r} with, fails",
                 "Change what fails, or leave this mode out",
             ):
                 befores, baseline = step.run(_BASELINE[mode], steps)
-            enable.switch(model, plan, layers=chosen, compile_segments=mode != "eager")
-            _, planned = step.run(mode, steps, befores)
+            if is_whole:
+                _prove(step, comparison, befores)
+            else:
+                enable.switch(model, plan, layers=chosen, compile_segments=mode != "eager")
+            _, planned = step.run(mode, steps, befores, rewritten=is_whole)
             layer_calls.restore_calls(model)
             comparison.compare(mode, baseline, planned, functools.partial(_others, step, mode, befores))
         with determinism.check_determinism(_parts(model, changed)) as (unrepeatable, kept):
             step.once(*data)
     note = f"{_DRAWS}, so other modes were left out" if step.draws else ""
     return comparison.verdict(modes, steps, step.loss, tuple(sorted(unrepeatable)), kept, note)
+
+
+def _prove(step: Step, comparison: StepComparison, befores: list[dict[str, Any]]) -> None:
+    """Compare steps to the bit where TensorFlow runs both as they were traced."""
+    steps = len(befores)
+    with graph_optimizer.off():
+        plain, again = (step.run("graph", steps, befores)[1] for _ in range(2))
+        comparison.prove(plain, again, step.run("graph", steps, befores, rewritten=True)[1])
 
 
 def _others(step: Step, mode: str, befores: list[dict[str, Any]]) -> Iterator[Steps]:
