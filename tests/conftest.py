@@ -64,23 +64,6 @@ def kept_kernels():
     api.TFE_ContextClearCaches = lambda handle: clear(handle) if COUNTED[0] else None
 
 
-# Files whose gate tests share what processes have found: one worker runs them, so that it is found once.
-SHARING = ("tests/test_devices.py", "tests/test_measure.py")
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    """Schedule for `--dist loadgroup`: pytest-xdist 3.8 marks its own groups where pytest 9.2 does not look."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class Sharing(LoadScopeScheduling):
-        def _split_scope(self, nodeid):
-            file = nodeid.partition("::")[0]
-            return file if file in SHARING else nodeid
-
-    return Sharing(config, log) if config.getoption("dist") == "loadgroup" else None
-
-
 @pytest.fixture(autouse=True)
 def fresh():
     import keras
