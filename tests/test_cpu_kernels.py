@@ -1,6 +1,6 @@
 """CPUs where TensorFlow leaves the kernels of oneDNN out: no memory is counted, and other kernels need other memory.
 
-TensorFlow decides when it starts, so each test has a process of its own.
+TensorFlow decides when it starts, so each setting has a process of its own.
 """
 
 import os
@@ -20,17 +20,26 @@ from tfgc._measure import case_choice, compare
 SWITCH = "TF_CPU_ALLOCATOR_USE_BFC"
 
 
-@pytest.fixture
-def without_onednn(monkeypatch):
-    """Runs a function in a process without oneDNN, where TensorFlow counts memory only if it is asked to."""
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+def without_onednn(*functions, **settings):
+    """What each function finds in one process without oneDNN, where TensorFlow counts memory only if it is asked to."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"TF_ENABLE_ONEDNN_OPTS": "0", **settings}.items():
+            patch.setenv(name, value)
+        return memory.alone(each, functions, start=memory.SPAWN)
 
-    def run(function, *arguments, counted):
-        if counted:
-            monkeypatch.setenv(SWITCH, "true")
-        return memory.alone(function, *arguments, start=memory.SPAWN)
 
-    return run
+def each(functions):
+    return {function: function() for function in functions}
+
+
+@pytest.fixture(scope="module")
+def uncounted():
+    return without_onednn(shown, of_a_child, workspaces)
+
+
+@pytest.fixture(scope="module")
+def counted():
+    return without_onednn(measured_and_predicted, shown, **{SWITCH: "true"})
 
 
 def dense():
@@ -50,8 +59,8 @@ def shown():
 
 
 @pytest.mark.gate
-def test_training_goes_on_where_nothing_can_be_shown(without_onednn):
-    warned, history, needed, peak = without_onednn(shown, counted=False)
+def test_training_goes_on_where_nothing_can_be_shown(uncounted):
+    warned, history, needed, peak = uncounted[shown]
     assert warned == [
         f"tfgc.{name} shows nothing: TensorFlow does not count the memory of CPU:0: set the environment variable "
         "TF_CPU_ALLOCATOR_USE_BFC=true before TensorFlow starts its devices"
@@ -64,8 +73,8 @@ def test_training_goes_on_where_nothing_can_be_shown(without_onednn):
 
 
 @pytest.mark.gate
-def test_the_variable_that_the_warning_names_has_it_shown(without_onednn):
-    warned, history, needed, peak = without_onednn(shown, counted=True)
+def test_the_variable_that_the_warning_names_has_it_shown(counted):
+    warned, history, needed, peak = counted[shown]
     assert not warned
     assert peak.startswith("peak ")
     assert peak.endswith(" were held before, on CPU:0")
@@ -80,8 +89,8 @@ def of_a_child():
 
 
 @pytest.mark.gate
-def test_children_count_where_their_parent_does_not(without_onednn):
-    status, peak = without_onednn(of_a_child, counted=False)
+def test_children_count_where_their_parent_does_not(uncounted):
+    status, peak = uncounted[of_a_child]
     assert status == "ok"
     assert peak > 2048 * 256 * 4
 
@@ -121,8 +130,8 @@ def measured_and_predicted(dtype="float32"):
 
 
 @pytest.mark.gate
-def test_gradients_of_convolutions_take_what_is_predicted(without_onednn):
-    for measured, predicted in without_onednn(measured_and_predicted, counted=True):
+def test_gradients_of_convolutions_take_what_is_predicted(counted):
+    for measured, predicted in counted[measured_and_predicted]:
         assert predicted > 2**19
         assert predicted <= measured + 256 < predicted + 2**18  # Eigen packs blocks of matrices besides.
 
@@ -158,8 +167,8 @@ def workspaces():
 
 
 @pytest.mark.gate
-def test_pooling_keeps_places_with_onednn_alone(without_onednn):
-    assert without_onednn(workspaces, counted=False) == [0]
+def test_pooling_keeps_places_with_onednn_alone(uncounted):
+    assert uncounted[workspaces] == [0]
     assert workspaces() == [4 * 4 * 4 * 16]
 
 
