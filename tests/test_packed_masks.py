@@ -104,22 +104,26 @@ def test_nothing_is_taken_over_where_a_trace_cannot_be_copied():
 
 
 def blocks_of_dropout():
-    keras.utils.set_random_seed(0)
     x = inputs = keras.Input((64, 512))
     for _ in range(12):
         x = L.Dropout(0.2)(L.Dense(512, "relu")(x))
-    model = keras.Model(inputs, L.Dense(1)(L.GlobalAveragePooling1D()(x)))
+    model = keras.Model(inputs, L.Dense(1)(L.GlobalAveragePooling1D()(x)), name="blocks")
     model.compile("sgd", "mse", jit_compile=False)
     model.optimizer.build(model.trainable_variables)
-    plan = tfgc.plan(model, 64)
-    estimate = tfgc.estimate(model, 64, plan=plan)
-    tfgc.enable(model, plan)
-    x, y = tf.ones((64, 64, 512)), tf.ones((64, 1))
-    return (memory.peak(tf.function(model.train_step), (x, y)) + estimate.fixed_bytes) / estimate.allocated_bytes
+    return model
+
+
+def peak_of_blocks(plan):
+    model = tfgc.enable(blocks_of_dropout(), tfgc.Plan.from_json(plan))
+    return memory.peak(tf.function(model.train_step), (tf.ones((64, 64, 512)), tf.ones((64, 1))))
 
 
 @pytest.mark.gate
 def test_the_allocator_reports_what_was_predicted():
     # What is live is 0.92 of it; the rest is chunks, and what runs side by side: 0.92 and 0.95 were measured.
     # Which operations race is a property of the process: of 17 one took 0.895 and one 1.0.
-    assert 0.9 < statistics.median(memory.alone(blocks_of_dropout) for _ in range(3)) < 1.05
+    model = fresh(blocks_of_dropout)
+    plan = tfgc.plan(model, 64)
+    estimate = tfgc.estimate(model, 64, plan=plan)
+    peak = statistics.median(memory.alone(peak_of_blocks, plan.to_json()) for _ in range(3))
+    assert 0.9 < (peak + estimate.fixed_bytes) / estimate.allocated_bytes < 1.05
