@@ -484,10 +484,13 @@ def test_a_subclassed_model_is_run_by_its_own_step():
 
 
 @pytest.mark.gate
-def test_the_command_confirms(tmp_path):
-    path = tmp_path / "plan.json"
+def test_the_command_confirms(monkeypatch, tmp_path):
+    cases, path = [], tmp_path / "plan.json"
+    record = Measurement("sample_cnn", "confirm", "graph", 16, peak_bytes_max=5_000_000)
+    monkeypatch.setattr(compare, "run", lambda case: cases.append(case) or record)
     command = ["plan", "sample_cnn", "--image-size", "32", "--batch-size", "16", "--strategy", "sqrt", "--confirm"]
     result = CliRunner().invoke(cli, [*command, "-o", str(path)], catch_exceptions=False)
     assert result.exit_code == 0
     assert "confirmed   " in result.output
-    assert json.loads(path.read_text())["options"]["confirmed"]["measured_bytes"] > 10**6
+    assert [(case.batch_size, case.mode) for case in cases] == [(16, "graph")]
+    assert json.loads(path.read_text())["options"]["confirmed"]["measured_bytes"] > 5_000_000

@@ -131,7 +131,7 @@ def test_gradient_through(name, kind):
 
 
 @pytest.mark.gate
-@cases(["cond", "switch_case", "while_loop", "map_fn", "vectorized_map"])
+@cases(["cond", "switch_case", "while_loop", "map_fn", "vectorized_map"], rare=["switch_case", "map_fn"])
 def test_gradient_through_under_xla(name, kind):
     plain, ours, sources = kind()
     options = {"maximum_iterations": 3} if name == "while_loop" else {}  # XLA refuses others, plain ones too

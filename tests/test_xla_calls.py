@@ -209,7 +209,7 @@ def test_a_functional_model_with_a_layer_full_of_blocks_is_planned_by_calls():
     ("build", "x", "on_oom"),
     [
         pytest.param(Transformer, SEQUENCE, None, marks=pytest.mark.slow),
-        (Transformer, SEQUENCE, "replan"),
+        pytest.param(Transformer, SEQUENCE, "replan", marks=pytest.mark.slow),
         (with_a_fat_layer, noise(8, 16, 16), None),
     ],
 )
