@@ -45,30 +45,35 @@ class _Followers:
         self.stored = [np.concatenate([each, chosen]) for each in ((at < 0) | free, ~twice)]
 
 
+# What the segment from a place on is; + 1 where the buffer of the skip connection there is stored.
+_RUN, _IDLE, _KEPT, _IDLE_OR_KEPT = 0, 2, 4, 6
+_STATES = 8
+
+
 def least_peak(costs: CutCosts) -> int:
     """The least peak of all cuts."""
-    p = len(costs.places) - 1
-    above = np.full(
-        (2, 2, p + 1), np.inf
-    )  # by whether the segment from a place on is kept or idle, and whether the skip is stored
-    above[1, :, p] = 0
+    p, keeps = len(costs.places) - 1, costs.keeps
+    above = np.full((_STATES, p + 1), np.inf)
+    above[_KEPT:, p] = 0
     for start in reversed(range(p)):
         for stored in (0, 1):
-            stays = stored or not costs.goes_on[start]
-            handed = min(above[1, int(stays), start + 1], costs.keeps.handed[start] + above[0, int(stays), start + 1])
-            above[1, stored, start] = max(costs.keeps.need[start], costs.keeps.stored[start] + handed)
-        for follows, runs in enumerate((costs.before_run, costs.before_keep)):
-            followers = _Followers(costs, start, follows == 1)
-            ends = followers.ends
+            stays = int(stored or not costs.goes_on[start])
+            handed = keeps.handed[start] + min(above[_RUN + stays, start + 1], above[_IDLE + stays, start + 1])
+            behind = min(above[_KEPT + stays, start + 1], handed)
+            above[_KEPT + stored, start] = max(keeps.need[start], keeps.stored[start] + behind)
+        for follows, runs in ((_RUN, costs.before_run), (_IDLE_OR_KEPT, costs.before_keep)):
+            followers = _Followers(costs, start, follows != _RUN)
+            column = followers.ends - 1
             for stored in (0, 1):
-                behind = above[follows, followers.stored[stored].astype(int), ends]
-                found = np.maximum(runs.need[start, ends - 1], runs.stored[start, ends - 1] + followers.pays + behind)
+                behind = above[follows + followers.stored[stored], followers.ends]
+                found = np.maximum(runs.need[start, column], runs.stored[start, column] + followers.pays + behind)
                 if not stored:
-                    found = np.where(runs.reads_skip[start, ends - 1], np.inf, found)
-                idle = runs.is_idle[start, ends - 1]
-                for kind, which in enumerate((~idle, idle)):
-                    above[kind, stored, start] = min(above[kind, stored, start], found[which].min(initial=np.inf))
-    return int(above[:, 0, 0].min())
+                    found[runs.reads_skip[start, column]] = np.inf
+                idle = runs.is_idle[start, column]
+                for state, which in ((_RUN + stored, ~idle), (_IDLE + stored, idle)):
+                    above[state, start] = min(above[state, start], found[which].min(initial=np.inf))
+        above[_IDLE_OR_KEPT:, start] = np.minimum(above[_IDLE:_KEPT, start], above[_KEPT:_IDLE_OR_KEPT, start])
+    return int(min(above[_RUN, 0], above[_KEPT, 0]))
 
 
 class Front:
@@ -78,59 +83,60 @@ class Front:
         self._costs, self._slot = costs, max(1.0, most / _SLOTS)
         p, slots = len(costs.places) - 1, int(most / self._slot) + 1
         self._left = np.arange(slots)
-        # Of each state: 2 if the segment is kept or idle, + 1 if the buffer of the skip connection is stored.
-        self._work = np.full((4, p + 1, slots), np.inf)
-        self._work[2:, p] = 0
-        self._choices = np.zeros((4, p, slots), np.int32)  # 8 times where it ends + 4 if it is kept + the state there
-        self._takes = np.zeros((4, p, slots), np.int32)  # slots
+        self._work = np.full((_STATES, p + 1, slots), np.inf)
+        self._work[_KEPT:, p] = 0
+        self._choices = np.zeros(
+            (_STATES, p, slots), np.int32
+        )  # where the segment ends, times states, + the state there
+        self._takes = np.zeros((_STATES, p, slots), np.int32)  # slots
         for start in reversed(range(p)):
             self._keep(start)
             self._run(start)
-        self._best = np.minimum(self._work[0, 0], self._work[2, 0])
+            np.minimum(*self._work[_IDLE:_IDLE_OR_KEPT, start].reshape(2, 2, -1), out=self._work[_IDLE_OR_KEPT:, start])
+        self._best = np.minimum(self._work[_RUN, 0], self._work[_KEPT, 0])
 
     def _in_slots(self, count: ArrayLike) -> NDArray[np.int64]:
         return np.rint(np.asarray(count) / self._slot).astype(np.int64)
 
     def _keep(self, start: int) -> None:
         keeps, work = self._costs.keeps, self._work
-        need, *adds = self._in_slots(
-            [keeps.need[start], keeps.stored[start] + keeps.handed[start], keeps.stored[start]]
-        )
-        adds = np.array(adds)
+        need, kept, handed = self._in_slots([keeps.need[start], keeps.stored[start], keeps.handed[start]])
+        adds = np.array([kept + handed, kept + handed, kept])
         room = self._left - adds[:, None]
         for stored in (0, 1):
             stays = int(stored or not self._costs.goes_on[start])
-            behind = np.take_along_axis(work[[stays, 2 + stays], start + 1], np.maximum(room, 0), axis=1)
+            states = np.array([_RUN, _IDLE, _KEPT]) + stays
+            behind = np.take_along_axis(work[states, start + 1], np.maximum(room, 0), axis=1)
             behind[(room < 0) | (self._left < need)] = np.inf
             row = behind.argmin(axis=0)
-            work[2 + stored, start] = behind.min(axis=0)
-            self._choices[2 + stored, start] = 8 * (start + 1) + 4 + stays + 2 * row
-            self._takes[2 + stored, start] = adds[row]
+            work[_KEPT + stored, start] = behind.min(axis=0)
+            self._choices[_KEPT + stored, start] = _STATES * (start + 1) + states[row]
+            self._takes[_KEPT + stored, start] = adds[row]
 
     def _run(self, start: int) -> None:
         costs = self._costs
-        for follows, runs in enumerate((costs.before_run, costs.before_keep)):
-            followers = _Followers(costs, start, follows == 1)
+        for follows, runs in ((_RUN, costs.before_run), (_IDLE_OR_KEPT, costs.before_keep)):
+            followers = _Followers(costs, start, follows != _RUN)
             needs = self._in_slots(runs.need[start])
             for stored in (0, 1):
                 column = followers.ends - 1
                 fits = (needs[column] < len(self._left)) & ((stored == 1) | ~runs.reads_skip[start, column])
                 chosen = np.flatnonzero(fits)
                 ends, column = followers.ends[chosen], column[chosen]
-                behind = 2 * follows + followers.stored[stored][chosen]
+                behind = follows + followers.stored[stored][chosen]
                 adds = self._in_slots(runs.stored[start, column] + followers.pays[chosen])
                 room = self._left - adds[:, None]
                 found = self._work[behind[:, None], ends[:, None], np.maximum(room, 0)]
                 found += runs.work[start, column][:, None]
                 found[(room < 0) | (self._left < needs[column][:, None])] = np.inf
                 idle = runs.is_idle[start, column]
-                for state, rows in ((stored, np.flatnonzero(~idle)), (2 + stored, np.flatnonzero(idle))):
+                for state, rows in ((_RUN + stored, np.flatnonzero(~idle)), (_IDLE + stored, np.flatnonzero(idle))):
                     if len(rows):
                         row = rows[found[rows].argmin(axis=0)]
                         best = found[row, self._left]
                         better = best < self._work[state, start]
                         self._work[state, start, better] = best[better]
-                        self._choices[state, start, better] = (8 * ends + behind)[row[better]]
+                        self._choices[state, start, better] = (_STATES * ends + behind)[row[better]]
                         self._takes[state, start, better] = adds[row[better]]
 
     def within(self, level: float) -> list[Segment] | None:
@@ -140,12 +146,16 @@ class Front:
             return None
         room = int(np.searchsorted(-self._best, -self._best[room]))
         segments: list[Segment] = []
-        start, state, places = 0, 2 * int(self._work[2, 0, room] < self._work[0, 0, room]), self._costs.places
+        places, work = self._costs.places, self._work
+        start, state = 0, _RUN if work[_RUN, 0, room] <= work[_KEPT, 0, room] else _KEPT
         while start < len(places) - 1:
-            end, behind = divmod(int(self._choices[state, start, room]), 8)
+            if state >= _IDLE_OR_KEPT:
+                idle, kept = state - _IDLE_OR_KEPT + _IDLE, state - _IDLE_OR_KEPT + _KEPT
+                state = idle if work[idle, start, room] < work[kept, start, room] else kept
+            end, behind = divmod(int(self._choices[state, start, room]), _STATES)
             room -= int(self._takes[state, start, room])
-            keep = behind >= 4
+            keep = state >= _KEPT
             begin = segments.pop().start if keep and segments and segments[-1].keep else places[start]
             segments.append(Segment(begin, places[end], keep))
-            start, state = end, behind % 4
+            start, state = end, behind
         return segments

@@ -24,7 +24,7 @@ from tfgc._step.step import Step
 from tfgc.strategies import Strategy
 
 # Places where segments may start, for all calls of a step together.
-_PLACES = 150
+_PLACES = 250
 # Levels of the front that are simulated, as multiples of the least peak that is expected.
 _LEVELS = (0.98, 1.0, 1.01, 1.02, 1.04)
 _ROUNDS = 3
