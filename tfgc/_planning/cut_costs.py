@@ -272,8 +272,14 @@ class CutCosts:
         return before[last, columns][None] - before[first]
 
 
-def places(blocks: Blocks, most: int) -> list[int]:
-    """Positions among blocks where segments may start: all, or so many, evenly spaced and each where little is alive."""
+def places(blocks: Blocks, most: int, near: Sequence[int] = ()) -> list[int]:
+    """Positions among blocks where segments may start: all, or some.
+
+    Args:
+        blocks: The blocks.
+        most: How many about: evenly spaced ones, each where little is alive.
+        near: Positions around which there are as many again.
+    """
     n = len(blocks.numbers)
     if n <= most:
         return list(range(n + 1))
@@ -285,5 +291,7 @@ def places(blocks: Blocks, most: int) -> list[int]:
             change[last + 1] -= blocks.step.size(b)
     alive = np.cumsum(change)
     bounds = np.linspace(1, n, most, dtype=int)
-    chosen = (start + int(alive[start:end].argmin()) for start, end in itertools.pairwise(bounds) if start < end)
-    return [0, *chosen, n]
+    chosen = {start + int(alive[start:end].argmin()) for start, end in itertools.pairwise(bounds) if start < end}
+    width = most // (2 * len(near)) if near else 0
+    around = {at + step for at in near for step in range(-width, width + 1)}
+    return sorted({0, n} | chosen | {at for at in around if 0 < at < n})

@@ -24,10 +24,11 @@ from tfgc._step.step import Step
 from tfgc.strategies import Strategy
 
 # Places where segments may start, for all calls of a step together.
-_PLACES = 250
+_PLACES = 120
 # Levels of the front that are simulated, as multiples of the least peak that is expected.
 _LEVELS = (0.98, 1.0, 1.01, 1.02, 1.04)
-_ROUNDS = 3
+# Looks around the best plan so far, and what the next one has to come to for another one.
+_ROUNDS, _BETTER = 4, 0.99
 # Of a room: orders that costs are read off, levels that are tried with each, and what is aimed at.
 _CLOCKS, _TRIES, _AIM = 2, 4, 0.995
 # A plan that needs this much more than the least one is taken if it does less work.
@@ -138,17 +139,17 @@ class StepPlans:
         if self._is_looked_for:
             return
         self._is_looked_for = True
-        clock, before = self._first_clock, math.inf
+        clock, cuts, before = self._first_clock, (), math.inf
         for _ in range(_ROUNDS):
-            costs = self._costs(clock)
+            costs = self._costs(clock, cuts)
             level = max(map(least_peak, costs))
             fronts = [Front(each, int(_LEVELS[-1] * level) + 1) for each in costs]
             judged = [self._judged(cuts) for cuts in self._cuts(fronts, [level * each for each in _LEVELS])]
             self._found += judged
             best = min(judged, key=lambda each: (each.peak_bytes, each.overhead), default=None)
-            if best is None or best.peak_bytes > 0.995 * before:
+            if best is None or best.peak_bytes > _BETTER * before:
                 break
-            clock, before = best.step, best.peak_bytes
+            clock, cuts, before = best.step, best.cuts, best.peak_bytes
 
     def _look_within(self, room: int) -> None:
         clock = self._first_clock
@@ -168,8 +169,10 @@ class StepPlans:
                 tried.append((level, peak_bytes))
                 level -= max(1.0, slope) * (peak_bytes - _AIM * room)
 
-    def _costs(self, clock: Step) -> list[CutCosts]:
-        return [CutCosts(each, places(each, _PLACES // len(self._regions)), clock) for each in self._regions]
+    def _costs(self, clock: Step, cuts: Sequence[Cut] = ()) -> list[CutCosts]:
+        most = _PLACES // len(self._regions)
+        near = [[each.place[cut.behind] + 1 for cut in cuts if cut.behind in each.place] for each in self._regions]
+        return [CutCosts(each, places(each, most, at), clock) for each, at in zip(self._regions, near)]
 
     @property
     def _first_clock(self) -> Step:
