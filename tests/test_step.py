@@ -68,6 +68,23 @@ def test_a_replay_starts_when_a_gradient_needs_it():
     assert [count // MB for count in timeline(made)] == [0, 1, 2, 2, 2, 2, 3, 3, 3, 3, 2, 3, 4, 5, 4, 3, 2]
 
 
+def test_gradients_of_losses_of_many_layers_do_not_wait_for_those_of_later_layers():
+    ops = {0: Op("x", "Placeholder", sizes=(MB,), is_stateful=True)}
+    for i in range(1, 9):
+        ops[i] = Op(f"f{i}", "MatMul", ((i - 1, 0),), sizes=(MB,))
+        ops[10 + i] = Op(f"loss{i}", "Mean", ((i, 0),), sizes=(4,))
+        ops[20 + i] = Op(f"g{i}", "MatMul", ((10 + i, 0), (i, 0)), sizes=(MB,), call=1, is_gradient=True)
+    above = (28, 0)
+    for i in range(8, 1, -1):
+        ops[50 - 2 * i] = Op(f"b{i}", "MatMul", (above, (i - 1, 0)), sizes=(MB,), call=1, is_gradient=True)
+        ops[51 - 2 * i] = Op(f"s{i}", "AddN", ((50 - 2 * i, 0), (19 + i, 0)), sizes=(MB,), call=1, is_gradient=True)
+        above = (51 - 2 * i, 0)
+    step = Step(ops, tuple(sorted(ops)), (above,), (True,))
+    assert peak(step) == 16 * MB
+    assert peak(ordered(step)) == 9 * MB
+    assert peak(run(step, cut(step, "f3", "f6"))) == 6 * MB
+
+
 def test_what_copies_read_of_earlier_segments_is_stored():
     step = chain(9)
     made = run(step, cut(step, "f3", "f6"))

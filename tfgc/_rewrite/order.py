@@ -8,12 +8,17 @@ Three rules, in one pass over the large gradients (the goals), each run with all
    metrics, updates): what it reads may end.
 3. A forward operation waits until a gradient needs it, and of the goals that could be next the one that needs the least
    new forward bytes comes first: where a loss is a sum of parts, one part is done before the next begins.
+
+Where the parts read one forward pass, as losses of many layers do, rule 3 makes gradients that wait for those of later
+layers. So steps with such a choice are also ordered by the goals that most others follow from, one behind the other,
+and the order of the lower peak counts.
 """
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from tfgc._rewrite.liveness import peak
 from tfgc._step.step import Step
 
 # Goals: what takes long enough for an order of the rest to be made around it.
@@ -28,13 +33,23 @@ HEAVY = frozenset(
 
 def ordered(step: Step) -> Step:
     """The same operations in the order in which they run."""
-    order = tuple(_Pass(step).run())
-    return dataclasses.replace(step, ops={i: step.ops[i] for i in order}, order=order)
+    by_price = _Pass(step, by_price=True)
+    made = [_reordered(step, by_price.run())]
+    if by_price.chose:
+        made.append(_reordered(step, _Pass(step, by_price=False).run()))
+    return min(made, key=peak)
+
+
+def _reordered(step: Step, order: Iterable[int]) -> Step:
+    ops = {i: step.ops[i] for i in order}
+    return dataclasses.replace(step, ops=ops, order=tuple(ops))
 
 
 class _Pass:
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, by_price: bool) -> None:
         self.step, self.ops = step, step.ops
+        self.by_price = by_price
+        self.chose = False  # whether another rule would have taken another goal
         self.loose = sorted(step.ops)  # as made; copies behind all that was traced
         self.late = {i for i, op in step.ops.items() if op.segment or op.is_gradient}
         self.makes = {i: sum(map(step.size, step.makes[i])) for i in step.ops}
@@ -147,10 +162,13 @@ class _Pass:
         goals = [i for i in self.loose if i in self.late and not self.ops[i].segment and self.ops[i].type in HEAVY]
         behind, missing = self._nearest(set(goals))
         ready = [i for i in goals if not missing[i]]
-        waits = True  # whether goals still need forward operations
+        follow = self._following(set(goals))
+        waits = self.by_price  # whether goals still need forward operations
         while ready:
             prices = {i: self._price(i) if waits else 0 for i in ready}
-            goal = min(ready, key=lambda i: (prices[i], i))
+            longest = min(ready, key=lambda i: (-follow[i], i))
+            goal = min(ready, key=lambda i: (prices[i], i)) if self.by_price else longest
+            self.chose = self.chose or goal != longest
             ready.remove(goal)
             yield goal
             for j in behind[goal]:
@@ -176,6 +194,16 @@ class _Pass:
                 for j in found:
                     behind[j].append(i)
         return behind, missing
+
+    def _following(self, goals: set[int]) -> dict[int, int]:
+        """For each goal how many follow at most, one behind the other, from the gradients that it reads."""
+        behind: dict[int, int] = Counter()
+        for i in reversed(self.loose):
+            if i in self.late and not self.ops[i].segment:
+                behind[i] += i in goals
+                for j, _ in self.ops[i].inputs:
+                    behind[j] = max(behind[j], behind[i])
+        return {i: max((behind[j] for j, _ in self.ops[i].inputs if j in self.late), default=behind[i]) for i in goals}
 
     def _price(self, goal: int) -> int:
         return sum(self.makes[i] for i in self._undone([goal]) if i not in self.late)
