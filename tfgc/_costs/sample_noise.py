@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfgc._costs import loop_trips
 from tfgc._framework import operation_order
 from tfgc._pure.obstacles import functions_called
+from tfgc._step import loop_trips
 
 SAMPLES = 6  # An even number.
 _OPEN = 16  # Stands for a size that is not known.

@@ -9,9 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._costs.single_tensors import renamed, tensor_bytes
-from tfgc._costs.stored_variants import Variants
 from tfgc._step.flop_counts import SHAPE_ONLY
+from tfgc._step.single_tensors import renamed, tensor_bytes
+from tfgc._step.stored_variants import Variants
 
 IN_PLACE = frozenset(
     ["Add", "AddV2", "AddN", "Sub", "Mul", "RealDiv", "DivNoNan", "BiasAdd", "Neg", "Exp", "Log", "Log1p", "Abs"]

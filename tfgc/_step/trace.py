@@ -6,13 +6,17 @@ that tf.function makes where variables are created, the final one counts.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import tensorflow as tf
 
 from tfgc._framework import isolated_traces, private_api
 from tfgc._step import gradient_calls
 from tfgc._step.inlined import Inlined
+from tfgc._step.sizes import sized
 from tfgc._step.step import SMALL, Op, Step, Tensor
+from tfgc._step.stored_variants import Variants
 from tfgc._step.work import tensor_bytes, work
 
 # A read of a variable, alone of all stateful operations, may be done twice: a copy reads what the first one read.
@@ -33,18 +37,25 @@ class Trace:
         calls: For each gradient call where its operations begin and end.
     """
 
-    def __init__(self, function: Any, noted: list[tuple[Any, int, int]], rows: int | None, small: int | None) -> None:
+    def __init__(
+        self,
+        function: Any,
+        noted: list[tuple[Any, int, int]],
+        rows: int | None,
+        shapes: Sequence[tf.TensorShape],
+        small: int | None,
+    ) -> None:
         self.function, self._noted = function, noted
         inlined = Inlined(function.graph, SMALL if small is None else small)
         self.ops, self.nodes = inlined.ops, inlined.nodes
         self.results, self.last = inlined.results, inlined.last
         self.calls = gradient_calls.spans(inlined.graphs, noted)
         self._at = {node.name: i for i, node in enumerate(self.nodes)}
-        self._rows, self._small = rows, small
+        self._rows, self._shapes, self._small = rows, shapes, small
 
-    def counting(self, rows: int) -> "Trace":
-        """The same trace, where an open size counts as so many."""
-        return Trace(self.function, self._noted, rows, self._small)
+    def counting(self, rows: int | None, shapes: Sequence[tf.TensorShape]) -> "Trace":
+        """The same trace, where open sizes count as they do for arguments of other shapes."""
+        return Trace(self.function, self._noted, rows, shapes, self._small)
 
     @functools.cached_property
     def step(self) -> Step:
@@ -53,8 +64,9 @@ class Trace:
         begun = [start for start, _ in self.calls]
         spans = [span for span, is_outermost in zip(self.calls, outermost) if is_outermost]
         functions = {each.signature.name: each for each in self.definition.library.function}
+        variants, sizes = Variants(self._rows), sized(self.ops, self.nodes, self.definition, self._shapes)
         ops, call = {}, 0
-        for i, (op, node) in enumerate(zip(self.ops, self.nodes)):
+        for i, (op, like, node) in enumerate(zip(self.ops, sizes, self.nodes)):
             while call < len(begun) and begun[call] <= i:
                 call += 1
             read, controls = self._read[i]
@@ -63,11 +75,14 @@ class Trace:
                 op.type,
                 tuple(map(self._behind_gathered, read)) if call else read,
                 controls,
-                tuple(tensor_bytes(t, self._rows) for t in op.outputs),
+                tuple(
+                    variants.bytes(t) if t.dtype == tf.variant else tensor_bytes(other, self._rows)
+                    for t, other in zip(op.outputs, like.outputs)
+                ),
                 call,
                 any(start <= i < end for start, end in spans),
                 op.type == "Placeholder" or (op.type not in _MAY_READ_AGAIN and _is_stateful(node, functions)),
-                work(op, self._rows),
+                work(like, self._rows),
             )
         results = tuple(map(self._tensor, self.results))
         kept = [self._at[name] for name in self.last]
@@ -118,28 +133,42 @@ class Trace:
         return any(t.dtype.is_floating and t.shape.rank != 0 for t in made)
 
 
-def trace(function: Any, *args: Any, rows: int | None = None, small: int | None = None, **kwargs: Any) -> Trace:
+def trace(
+    function: Any,
+    *args: Any,
+    rows: int | None = None,
+    shapes: Sequence[tf.TensorShape] = (),
+    small: int | None = None,
+    **kwargs: Any,
+) -> Trace:
     """Trace a `tf.function` for these arguments.
 
     Args:
         function: The `tf.function`.
         *args: What it takes: tensors, `tf.TensorSpec`s, Python values, structures of them.
-        rows: What an open size counts as, such as the samples of a batch; one without it.
+        shapes: Of the tensors among the arguments of a call, in order: sizes that the trace leaves open count as they
+            follow from these.
+        rows: What a size counts as that is open still, such as the samples of a batch; one without it.
         small: Bytes below which buffers are not planned. Default: 32 KiB, fewer in a step that makes less than 64 MB.
         **kwargs: The same by name.
 
     Returns:
         A `Trace`.
     """
-    return isolated_traces.in_own_thread(lambda: _traced(function, args, kwargs, rows, small))
+    return isolated_traces.in_own_thread(lambda: _traced(function, args, kwargs, rows, shapes, small))
 
 
 def _traced(
-    function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], rows: int | None, small: int | None
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    rows: int | None,
+    shapes: Sequence[tf.TensorShape],
+    small: int | None,
 ) -> Trace:
     with gradient_calls.noted() as noted:
         made = function.get_concrete_function(*args, **kwargs)
-    return Trace(made, noted, rows, small)
+    return Trace(made, noted, rows, shapes, small)
 
 
 def _is_stateful(node: Any, functions: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@ budget, or so far below that less recomputation fits, the next plan is chosen by
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +21,7 @@ from tfgc._rewrite import liveness, order, recompute
 from tfgc._step.trace import Trace
 from tfgc._step.work import tensor_bytes
 from tfgc._training.function_peaks import unseen
+from tfgc._training.function_trace import rows_of
 from tfgc._units import check_budget, format_needs, format_percent
 from tfgc.strategies import Strategy
 
@@ -48,15 +50,15 @@ class TracePlans:
     Args:
         trace: The trace.
         request: What the user asks for.
-        rows: What an open size counts as.
+        shapes: Of the tensors that a call gives it.
         may_correct: Whether real steps will be measured.
 
     Raises:
         InfeasibleBudgetError: If the least plan does not fit in the budget by its simulated peak.
     """
 
-    def __init__(self, trace: Trace, request: Request, rows: int | None, may_correct: bool) -> None:
-        self.trace, self._request, self.rows = trace, request, rows
+    def __init__(self, trace: Trace, request: Request, shapes: Sequence[tf.TensorShape], may_correct: bool) -> None:
+        self.trace, self._request, self.rows = trace, request, rows_of(shapes)
         self.step_plans = StepPlans(trace.step)
         captured, taken = trace.function.captured_inputs, trace.function.graph.inputs
         given = taken[: len(taken) - len(captured)]
@@ -64,7 +66,7 @@ class TracePlans:
         self.inputs = tuple(f"{t.dtype.name}{list(t.shape)}" if t.shape.rank else t.dtype.name for t in tensors)
         handles = [t for t in given if t.dtype == tf.resource]
         self.variable_bytes = sum(private_api.held_bytes(t) for t in (*handles, *captured))
-        self.held_bytes = self.variable_bytes + sum(tensor_bytes(t, rows) for t in tensors)
+        self.held_bytes = self.variable_bytes + sum(tensor_bytes(t, self.rows) for t in tensors)
         self.plain_bytes = self.held_bytes + self.step_plans.plain_bytes
         self.budget_bytes = self._budget()
         self._tried: list[tuple[Rewritten, int]] = []  # with what the step was measured to need
@@ -74,13 +76,13 @@ class TracePlans:
         is_open = any(t.shape.rank and None in t.shape.as_list() for t in tensors)
         self.is_open = is_open and self.budget_bytes is not None
 
-    def is_too_small(self, rows: int) -> bool:
+    def is_too_small(self, shapes: Sequence[tf.TensorShape]) -> bool:
         """Whether the plan was made for a smaller batch than this one, and may not fit for it."""
-        return self.is_open and rows > (self.rows or 0)
+        return self.is_open and (rows_of(shapes) or 0) > (self.rows or 0)
 
-    def for_rows(self, rows: int) -> "TracePlans":
-        """Plans of the same trace for larger batches."""
-        return TracePlans(self.trace.counting(rows), self._request, rows, True)
+    def larger(self, shapes: Sequence[tf.TensorShape]) -> "TracePlans":
+        """Plans of the same trace for a larger batch."""
+        return TracePlans(self.trace.counting(rows_of(shapes), shapes), self._request, shapes, True)
 
     def described(self, made: Rewritten | None = None) -> Plan:
         """The plan in use, or another one of the step, as a `Plan` of its operations."""

@@ -3,32 +3,36 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfgc._framework import whole_steps
 from tfgc._step.trace import Trace, trace
 
 
-def traced(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], rows: int | None) -> Trace:
+def traced(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Sequence[tf.TensorShape]) -> Trace:
     """A trace of a `tf.function`, in which enabled models run their own code.
 
     Args:
         function: The `tf.function`.
         args: What it takes; placeholders, too.
         kwargs: The same by name.
-        rows: What an open size counts as.
+        shapes: Of the tensors that a call gives it: what sizes count as that are open where it is traced.
     """
     specs, named = tf.nest.map_structure(_spec, (tuple(args), dict(kwargs)))
-    return trace(_Plainly(function), *specs, rows=rows, **named)
+    return trace(_Plainly(function), *specs, rows=rows_of(shapes), shapes=shapes, **named)
 
 
-def rows_of(arguments: Any) -> int | None:
-    """The samples of the first argument that has any."""
-    for value in tf.nest.flatten(arguments):
-        shape = getattr(value, "shape", None)
-        if shape is not None and len(shape) and shape[0] is not None:
-            return int(shape[0])
-    return None
+def shapes_of(arguments: Any) -> list[tf.TensorShape]:
+    """The shapes of the tensors and arrays among arguments."""
+    flat = tf.nest.flatten(arguments, expand_composites=True)
+    data = (value for value in flat if isinstance(value, tf.Tensor | np.ndarray))
+    return [tf.TensorShape(value.shape) for value in data if value.dtype != tf.resource]
+
+
+def rows_of(shapes: Sequence[tf.TensorShape]) -> int | None:
+    """The samples of the first tensor that has any."""
+    return next((shape[0] for shape in shapes if shape.rank and shape[0] is not None), None)
 
 
 class _Plainly:

@@ -22,7 +22,7 @@ from tfgc._step.trace import Trace
 from tfgc._training.function_peaks import measured
 from tfgc._training.function_plans import Request, TracePlans
 from tfgc._training.function_status import FunctionStatus, trace_status
-from tfgc._training.function_trace import rows_of, traced
+from tfgc._training.function_trace import shapes_of, traced
 
 _UNDER_TAPE = "a tape around the call records it; put the tape into the function"
 _IN_STRATEGY = "in the scope of a tf.distribute.Strategy no step is rewritten"
@@ -64,14 +64,14 @@ class RewrittenFunction:
         self._xla = bool(settings.runs.get("jit_compile"))
         self._is_measured = not self._xla
         self._is_built, self._note, self._said = False, "", set[str]()
-        self._call = threading.local()  # the rows of the batch of the call that runs now
+        self._call = threading.local()  # the shapes of the call that runs now
         self._runs = self._emitted()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         plain = self._plain()
         if plain is not None:
             return plain(*args, **kwargs)
-        self._call.rows = rows_of((args, kwargs))
+        self._call.shapes = shapes_of((args, kwargs))
         plans = self._unsettled(args, kwargs)
         if plans is None:
             return self._runs(*args, **kwargs)
@@ -110,7 +110,7 @@ class RewrittenFunction:
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
         """As that of `tf.function`."""
-        self._call.rows = rows_of((args, kwargs))
+        self._call.shapes = shapes_of((args, kwargs))
         return (self._runs if self._plain() is None else self._traced).get_concrete_function(*args, **kwargs)
 
     def pretty_printed_concrete_signatures(self, verbose: bool = True) -> str:
@@ -167,10 +167,10 @@ class RewrittenFunction:
     def _build(self, *args: Any, **kwargs: Any) -> Any:
         """The rewritten step in the graph of the function that runs, for what TensorFlow traces that with."""
         graph: Any = tf.compat.v1.get_default_graph()
-        given, rows = [graph.capture(t) for t in graph.inputs], getattr(self._call, "rows", None)
+        given, shapes = [graph.capture(t) for t in graph.inputs], getattr(self._call, "shapes", [])
         self._is_built = True
         try:
-            found = traced(self._traced, args, kwargs, rows)
+            found = traced(self._traced, args, kwargs, shapes)
         finally:
             self._is_built = False
         function, key = found.function, id(found.function)
@@ -178,7 +178,7 @@ class RewrittenFunction:
         plans = self._plans.get(key)
         if plans is None:
             may_correct = self._is_measured and not private_api.in_xla()
-            plans = self._plans[key] = TracePlans(found, self._settings.request, rows, may_correct)
+            plans = self._plans[key] = TracePlans(found, self._settings.request, shapes, may_correct)
             self._say(plans.line())
         self._graphs[graph] = plans
         for variable in function.variables:  # so that tapes around the call watch them
@@ -192,12 +192,12 @@ class RewrittenFunction:
         """The plans for these arguments, if their steps are to be measured."""
         if not (self._is_measured and tf.executing_eagerly()):
             return None
-        rows, all_plans = self._call.rows or 0, list(self._plans.values())
-        if all_plans and all(each.is_settled and not each.is_too_small(rows) for each in all_plans):
+        shapes, all_plans = self._call.shapes, list(self._plans.values())
+        if all_plans and all(each.is_settled and not each.is_too_small(shapes) for each in all_plans):
             return None
         plans = self._graphs.get(concrete_functions.concrete(self._runs, args, kwargs).graph)
-        if plans is not None and plans.is_too_small(rows):
+        if plans is not None and plans.is_too_small(shapes):
             (key,) = (key for key, each in self._plans.items() if each is plans)
-            plans = self._plans[key] = plans.for_rows(rows)
+            plans = self._plans[key] = plans.larger(shapes)
             self._runs = self._emitted()
         return None if plans is None or plans.is_settled else plans

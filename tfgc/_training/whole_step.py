@@ -58,15 +58,18 @@ class WholeStep:
         """What the step gives for a batch, in the graph at hand; `converts`: whether AutoGraph converts its code."""
         start, shapes = time.perf_counter(), batch_specs.shapes_in(batch, fit_loop.batch_size)
         given = [t for t in tf.nest.flatten(batch, expand_composites=True) if isinstance(t, tf.Tensor)]
+        sizes = [
+            tf.TensorShape([shapes[0][0] if i == 0 and n is None else n for i, n in enumerate(t.shape)]) for t in given
+        ]
         if not self._was_built:
             self._build(batch, shapes[0][0])
         signature = self._signature(batch)
         plans = self._plans.get(signature) if signature in self._again else None
         if plans is None:
-            found = traced(tf.function(step, autograph=converts), (batch,), {}, shapes[0][0])
+            found = traced(tf.function(step, autograph=converts), (batch,), {}, sizes)
 
             def planned_by(request: Request) -> TracePlans:
-                return TracePlans(found, function_plans.Request(request.budget, request.plan), shapes[0][0], True)
+                return TracePlans(found, function_plans.Request(request.budget, request.plan), sizes, True)
 
             plans = first_batch.in_share(planned_by, self._request, self.made.copy().values(), shapes)
             signature = self._signature(batch)  # a model without weights is built by then

@@ -8,10 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._costs.loop_trips import LOOPS, position, trips
-from tfgc._costs.single_tensors import root, tensor_bytes
 from tfgc._framework import concrete_functions
-from tfgc._pure.obstacles import functions_called
+from tfgc._step.loop_trips import LOOPS, position, trips
+from tfgc._step.single_tensors import root, tensor_bytes
 
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 _ITEMS = {"TensorListPushBack": 1, "TensorListSetItem": 2}  # what fills a list, and which input goes into it
@@ -66,7 +65,7 @@ class Variants:
     def _branch(self, op: tf.Operation) -> Any:
         """The graph of the branch that stores most; None if it is not known."""
         if op not in self._heaviest:
-            graphs = (concrete_functions.graph_of(op, name) for name in functions_called(op.node_def))
+            graphs = (concrete_functions.graph_of(op, name) for name in _functions_called(op.node_def))
             stored = ((sum(self.bytes(root(t)) for t in graph.outputs), graph) for graph in graphs if graph is not None)
             self._heaviest[op] = max(stored, key=lambda pair: pair[0], default=(0, None))[1]
         return self._heaviest[op]
@@ -86,6 +85,10 @@ class Variants:
                 counted.add(made.ref())
             self._gains[name] = gains
         return self._gains[name]
+
+
+def _functions_called(node: Any) -> Iterator[str]:
+    return (f.name for value in node.attr.values() for f in (value.func, *value.list.func) if f.name)
 
 
 def _handed_on(tensor: tf.Tensor, body: Any) -> tf.Tensor:
