@@ -39,9 +39,9 @@ class Request:
     """What the user asks of the plans of a function."""
 
     budget: Budget | None = None
-    plan: Plan | None = None
     strategy: Strategy | None = None
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    plan: Plan | None = None  # one that was made before
 
 
 class TracePlans:

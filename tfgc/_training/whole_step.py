@@ -69,7 +69,7 @@ class WholeStep:
             found = traced(tf.function(step, autograph=converts), (batch,), {}, sizes)
 
             def planned_by(request: Request) -> TracePlans:
-                return TracePlans(found, function_plans.Request(request.budget, request.plan), sizes, True)
+                return TracePlans(found, function_plans.Request(request.budget, plan=request.plan), sizes, True)
 
             plans = first_batch.in_share(planned_by, self._request, self.made.copy().values(), shapes)
             signature = self._signature(batch)  # a model without weights is built by then
