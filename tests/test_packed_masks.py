@@ -71,7 +71,7 @@ def test_gradients_and_states_are_those_of_plain_training(mode):
     assert_trains_alike(dropouts, enable, X, Y, mode)
 
 
-@pytest.mark.parametrize("batch", mostly(4, modes=[4, None]))
+@pytest.mark.parametrize("batch", mostly(None, modes=[4, None]))
 def test_masks_are_drawn_once_a_step(batch):
     model = fresh(dropouts)
     counts = operations_of_step(model, X, split(model), (batch, 24, 32))
