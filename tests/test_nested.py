@@ -128,10 +128,15 @@ UNDER_XLA = [
 ]
 
 
+def halved():
+    """In the gate are the kinds of state that `UNDER_XLA` has, masks, and weights that are not used."""
+    for case in in_turn([models.masked, *BUILDS, models.half_used, models.embeddings, models.attention]):
+        in_gate = case.values[0] in (*UNDER_XLA, models.masked, models.half_used)
+        yield pytest.param(*case.values, marks=case.marks if in_gate else pytest.mark.slow)
+
+
 @pytest.mark.gate
-@pytest.mark.parametrize(
-    ("build", "mode"), in_turn([models.masked, *BUILDS, models.half_used, models.embeddings, models.attention])
-)
+@pytest.mark.parametrize(("build", "mode"), halved())
 @pytest.mark.filterwarnings("ignore:(?s).*does not support masking:UserWarning")  # older Keras, of its own attention
 def test_halves_of_halves_train_as_the_plain_model(build, mode):
     compare(build, models.inputs_of(build), Y, mode, halves, allowed=USES.get(build, 0.0))
