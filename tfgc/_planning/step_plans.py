@@ -24,13 +24,15 @@ from tfgc._step.step import Step
 from tfgc.strategies import Strategy
 
 # Places where segments may start, for all calls of a step together.
-_PLACES = 120
-# Levels of the front that are simulated, as multiples of the least peak that is expected.
-_LEVELS = (0.98, 1.0, 1.01, 1.02, 1.04)
-# Looks around the best plan so far, and what the next one has to come to for another one.
+_PLACES = 150
+# Times that costs are read off a better plan, and what the next one has to come to for another time.
 _ROUNDS, _BETTER = 4, 0.99
-# Of a room: orders that costs are read off, levels that are tried with each, and what is aimed at.
+# Levels that are simulated each time, as multiples of the least peak that costs say, and once more at the end.
+_LEVELS, _LAST_LEVELS = (1.005, 1.02), (1.0, 1.01, 1.03, 1.05)
+# For a room: times that costs are read, levels that are tried each time, and what is aimed at.
 _CLOCKS, _TRIES, _AIM = 2, 4, 0.995
+# Plans that are put together whole, where the condensed step is not exactly like it.
+_WHOLE = 3
 # A plan that needs this much more than the least one is taken if it does less work.
 _NEAR = 1.02
 # What is gained has to be more than what peaks move by from step to step.
@@ -131,30 +133,36 @@ class StepPlans:
         return [found for call in outermost if (found := blocks(self._small, call)) is not None]
 
     @functools.cached_property
+    def _first(self) -> Rewritten:
+        """The step with every segment recomputed, evenly cut: its gradients run in another order than plain ones do."""
+        return self._judged([cut for each in self._regions for cut in each.even_cuts()])
+
+    @functools.cached_property
     def _found(self) -> list[Rewritten]:
-        """All that was simulated; the first one has the order alone."""
-        return [self._judged(())]
+        """All that was simulated; the order alone may do."""
+        return [self._judged(()), self._first]
 
     def _look_for_least(self) -> None:
         if self._is_looked_for:
             return
         self._is_looked_for = True
-        clock, cuts, before = self._first_clock, (), math.inf
+        best, before = self._first, math.inf
         for _ in range(_ROUNDS):
-            costs = self._costs(clock, cuts)
+            costs = self._costs(best)
             level = max(map(least_peak, costs))
-            fronts = [Front(each, int(_LEVELS[-1] * level) + 1) for each in costs]
+            fronts = [Front(each, int(_LAST_LEVELS[-1] * level) + 1) for each in costs]
             judged = [self._judged(cuts) for cuts in self._cuts(fronts, [level * each for each in _LEVELS])]
             self._found += judged
-            best = min(judged, key=lambda each: (each.peak_bytes, each.overhead), default=None)
-            if best is None or best.peak_bytes > _BETTER * before:
+            best = min([*judged, best], key=lambda each: (each.peak_bytes, each.overhead))
+            if best.peak_bytes > _BETTER * before:
                 break
-            clock, cuts, before = best.step, best.cuts, best.peak_bytes
+            before = best.peak_bytes
+        self._found += [self._judged(cuts) for cuts in self._cuts(fronts, [level * each for each in _LAST_LEVELS])]
 
     def _look_within(self, room: int) -> None:
-        clock = self._first_clock
+        last = self._first
         for _ in range(_CLOCKS):
-            fronts = [Front(each, room) for each in self._costs(clock)]
+            fronts = [Front(each, room) for each in self._costs(last)]
             tried = [(0.0, 0.0)]  # levels, and what the plans need
             level = float(room)
             for _ in range(_TRIES):
@@ -162,22 +170,22 @@ class StepPlans:
                 if not judged:
                     break
                 self._found += judged
-                clock, peak_bytes = judged[0].step, judged[0].peak_bytes
+                last = judged[0]
+                peak_bytes = last.peak_bytes
                 if peak_bytes <= room:
                     break
                 slope = (level - tried[-1][0]) / max(peak_bytes - tried[-1][1], 1)
                 tried.append((level, peak_bytes))
                 level -= max(1.0, slope) * (peak_bytes - _AIM * room)
 
-    def _costs(self, clock: Step, cuts: Sequence[Cut] = ()) -> list[CutCosts]:
-        most = _PLACES // len(self._regions)
-        near = [[each.place[cut.behind] + 1 for cut in cuts if cut.behind in each.place] for each in self._regions]
-        return [CutCosts(each, places(each, most, at), clock) for each, at in zip(self._regions, near)]
-
-    @property
-    def _first_clock(self) -> Step:
-        """A step of which every segment runs again: gradients run in another order than in the plain one."""
-        return ordered(recomputed(self._small, [cut for each in self._regions for cut in each.even_cuts()]))
+    def _costs(self, plan: Rewritten) -> list[CutCosts]:
+        """What segments cost, read off the step by a plan, whose cuts have more places around them."""
+        most = max(8, _PLACES // len(self._regions))
+        found = []
+        for each in self._regions:
+            near = [each.place[cut.behind] + 1 for cut in plan.cuts if cut.behind in each.place]
+            found.append(CutCosts(each, places(each, most, near if plan is not self._first else ()), plan.step))
+        return found
 
     def _cuts(self, fronts: Sequence[Front], levels: Iterable[float]) -> Iterator[list[Cut]]:
         seen = []
@@ -192,8 +200,15 @@ class StepPlans:
                 ]
 
     def _cheapest(self, room: int) -> Rewritten:
+        """The plan of least work that fits; of those that do so as simulated whole, if there is one."""
         fitting = [each for each in self._found if each.peak_bytes <= room]
-        return self._whole(min(fitting, key=lambda each: (each.overhead, each.peak_bytes)))
+        fitting.sort(key=lambda each: (each.overhead, each.peak_bytes))
+        wholes = []
+        for each in fitting[:_WHOLE]:
+            wholes.append(self._whole(each))
+            if wholes[-1].peak_bytes <= room:
+                return wholes[-1]
+        return min(wholes, key=lambda each: each.peak_bytes)
 
     def _plain(self, why: str) -> Rewritten:
         return Rewritten(self._step, (), self.plain_bytes, self.plain_bytes, 0.0, why)
@@ -206,4 +221,5 @@ class StepPlans:
 
     def _whole(self, found: Rewritten) -> Rewritten:
         """The same plan of the step itself."""
-        return dataclasses.replace(found, step=ordered(recomputed(self._step, found.cuts)))
+        step = ordered(recomputed(self._step, found.cuts))
+        return dataclasses.replace(found, step=step, peak_bytes=peak(step))
