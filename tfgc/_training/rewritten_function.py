@@ -62,20 +62,22 @@ class RewrittenFunction:
         self._plans: dict[int, TracePlans] = {}
         self._graphs: weakref.WeakKeyDictionary[Any, TracePlans] = weakref.WeakKeyDictionary()
         self._xla = bool(settings.runs.get("jit_compile"))
-        self._is_measured = not self._xla
-        self._is_built, self._note, self._said = False, "", set[str]()
-        self._call = threading.local()  # the shapes of the call that runs now
+        self._is_built, self._is_measured, self._note, self._said = False, not self._xla, "", set[str]()
+        self._call = threading.local()  # the arguments of the call that runs now
         self._runs = self._emitted()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         plain = self._plain()
         if plain is not None:
             return plain(*args, **kwargs)
-        self._call.shapes = shapes_of((args, kwargs))
-        plans = self._unsettled(args, kwargs)
-        if plans is None:
-            return self._runs(*args, **kwargs)
-        results, made_bytes = measured(self._runs, args, kwargs)
+        self._call.arguments = args, kwargs
+        try:
+            plans = self._unsettled(args, kwargs)
+            if plans is None:
+                return self._runs(*args, **kwargs)
+            results, made_bytes = measured(self._runs, args, kwargs)
+        finally:
+            self._call.arguments = None
         if made_bytes is None:
             self._is_measured = False
         elif plans.saw(made_bytes):
@@ -110,7 +112,6 @@ class RewrittenFunction:
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
         """As that of `tf.function`."""
-        self._call.shapes = shapes_of((args, kwargs))
         return (self._runs if self._plain() is None else self._traced).get_concrete_function(*args, **kwargs)
 
     def pretty_printed_concrete_signatures(self, verbose: bool = True) -> str:
@@ -167,7 +168,7 @@ class RewrittenFunction:
     def _build(self, *args: Any, **kwargs: Any) -> Any:
         """The rewritten step in the graph of the function that runs, for what TensorFlow traces that with."""
         graph: Any = tf.compat.v1.get_default_graph()
-        given, shapes = [graph.capture(t) for t in graph.inputs], getattr(self._call, "shapes", [])
+        given, shapes = [graph.capture(t) for t in graph.inputs], shapes_of(getattr(self._call, "arguments", None))
         self._is_built = True
         try:
             found = traced(self._traced, args, kwargs, shapes)
@@ -192,7 +193,8 @@ class RewrittenFunction:
         """The plans for these arguments, if their steps are to be measured."""
         if not (self._is_measured and tf.executing_eagerly()):
             return None
-        shapes, all_plans = self._call.shapes, list(self._plans.values())
+        all_plans = list(self._plans.values())
+        shapes = shapes_of((args, kwargs)) if any(each.is_open for each in all_plans) else []
         if all_plans and all(each.is_settled and not each.is_too_small(shapes) for each in all_plans):
             return None
         plans = self._graphs.get(concrete_functions.concrete(self._runs, args, kwargs).graph)
