@@ -1,5 +1,6 @@
 """A user's function traced apart, for the arguments that TensorFlow traces another function with."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,11 +24,14 @@ def traced(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], shapes
     return trace(_Plainly(function), *specs, rows=rows_of(shapes), shapes=shapes, **named)
 
 
-def shapes_of(arguments: Any) -> list[tf.TensorShape]:
-    """The shapes of the tensors and arrays among arguments."""
-    flat = tf.nest.flatten(arguments, expand_composites=True)
-    data = (value for value in flat if isinstance(value, tf.Tensor | np.ndarray))
-    return [tf.TensorShape(value.shape) for value in data if value.dtype != tf.resource]
+def shapes_of(arguments: Any, signature: inspect.Signature) -> list[tf.TensorShape]:
+    """The shapes of the tensors among the arguments of a call, in the order of a trace's; none of no call."""
+    if arguments is None:
+        return []
+    bound = signature.bind(*arguments[0], **arguments[1])
+    flat = tf.nest.flatten((bound.args, bound.kwargs), expand_composites=True)
+    tensors = (t for t in flat if isinstance(t, tf.Tensor | np.ndarray | np.generic) and t.dtype != tf.resource)
+    return [tf.TensorShape(t.shape) for t in tensors]
 
 
 def rows_of(shapes: Sequence[tf.TensorShape]) -> int | None:

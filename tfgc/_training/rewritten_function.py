@@ -168,7 +168,10 @@ class RewrittenFunction:
     def _build(self, *args: Any, **kwargs: Any) -> Any:
         """The rewritten step in the graph of the function that runs, for what TensorFlow traces that with."""
         graph: Any = tf.compat.v1.get_default_graph()
-        given, shapes = [graph.capture(t) for t in graph.inputs], shapes_of(getattr(self._call, "arguments", None))
+        given, shapes = (
+            [graph.capture(t) for t in graph.inputs],
+            shapes_of(getattr(self._call, "arguments", None), self.__signature__),
+        )
         self._is_built = True
         try:
             found = traced(self._traced, args, kwargs, shapes)
@@ -194,7 +197,7 @@ class RewrittenFunction:
         if not (self._is_measured and tf.executing_eagerly()):
             return None
         all_plans = list(self._plans.values())
-        shapes = shapes_of((args, kwargs)) if any(each.is_open for each in all_plans) else []
+        shapes = shapes_of((args, kwargs), self.__signature__) if any(each.is_open for each in all_plans) else []
         if all_plans and all(each.is_settled and not each.is_too_small(shapes) for each in all_plans):
             return None
         plans = self._graphs.get(concrete_functions.concrete(self._runs, args, kwargs).graph)
