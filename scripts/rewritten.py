@@ -4,12 +4,14 @@
     python scripts/rewritten.py --simulate     # all networks: trace and plan, and run nothing
 
 NETWORK:SIZE:BATCH is a name that the shell takes too or one of those here, an image size if it takes one, and samples.
-Each network has a process of its own, one after the other. Each way trains a model of its own, from the same weights, by
-SGD on a squared error in a tf.function. Peaks are the allocator's above what is held before a step. `--off` turns
-TensorFlow's graph optimizer off, where the rewritten step has the bits of the plain one.
+Each network has a process of its own, one after the other. Each way trains a model of its own, from the same weights,
+by SGD on a squared error in a tf.function. Peaks are the allocator's above what is held before a step; on a machine
+with other work they and times are indications. `--off` turns TensorFlow's graph optimizer off, where the rewritten step
+has the bits of the plain one.
 
-`--simulate` prints simulated peaks in MB without weights, the old engine's as it predicts them, work as a share of that of
-the plain step, seconds of tracing, and seconds of planning (least peak; and for half of the room between).
+`--simulate` prints simulated peaks without weights, those of today as they are predicted, work as a share of that of
+the plain step, and seconds of the processor for tracing and for planning: of the least peak, and of half of the room
+between that and the plain step. Today's work is in floating-point operations, that of steps in `_step.work`.
 """
 
 import argparse
@@ -174,38 +176,34 @@ def simulated(name, size, count):
 
     model = build(name, size)
     x = batch(model, count)
-    begin = time.perf_counter()
-    step = trace(tf.function(step_of(model)), x).step
-    traced = time.perf_counter()
+    step, traced = _timed(lambda: trace(tf.function(step_of(model)), x).step)
     plans = StepPlans(step)
-    least = plans.least()
-    planned = time.perf_counter()
-    half = plans.within((least.peak_bytes + least.plain_bytes) // 2)
-    ended = time.perf_counter()
-    print(
-        f"  plain {least.plain_bytes / 1e6:.1f} MB, least {least.peak_bytes / 1e6:.1f} MB of work {1 + least.overhead:.3f}"
-        f", half of the room {half.peak_bytes / 1e6:.1f} MB of work {1 + half.overhead:.3f}, trace {traced - begin:.1f} s, "
-        f"plan {planned - traced:.1f} + {ended - planned:.1f} s, {len(least.cuts)} cuts {least.unchanged}",
-        flush=True,
-    )
-    print(f"  today: {_predicted(model, count)}", flush=True)
+    least, planned = _timed(plans.least)
+    half, halved = _timed(lambda: plans.within((least.peak_bytes + least.plain_bytes) // 2))
+    _show("plain", least.plain_bytes, 0, f"traced in {traced:.1f} s")
+    _show("rewritten", least.peak_bytes, least.overhead, f"planned in {planned:.1f} s {least.unchanged}")
+    _show("half the room", half.peak_bytes, half.overhead, f"planned in {halved:.1f} s {half.unchanged}")
+    if not hasattr(model, "specs"):
+        _predicted(model, count)
 
 
 def _predicted(model, count):
     import tfgc
 
-    if hasattr(model, "specs"):
-        return "by the calls of layers, not predicted here"
-    begin = time.perf_counter()
-    plan = tfgc.plan(model, count, verbose=0)
-    seconds = time.perf_counter() - begin
-    need, plain = (
-        tfgc.estimate(model, count, plan=each) for each in (plan, tfgc.plan(model, count, "keep_all", verbose=0))
-    )
-    return (
-        f"plain {(plain.peak_bytes) / 1e6:.1f} MB, least {(need.peak_bytes) / 1e6:.1f} MB of work "
-        f"{1 + plan.outlook.overhead:.3f}, plan {seconds:.1f} s"
-    )
+    plan, seconds = _timed(lambda: tfgc.plan(model, count, verbose=0))
+    for way, each in (("plain today", tfgc.plan(model, count, strategy="keep_all", verbose=0)), ("tfgc today", plan)):
+        step = tfgc.estimate(model, count, plan=each)
+        more = step.work / step.plain_work - 1
+        _show(way, step.peak_bytes - step.fixed_bytes, more, f"planned in {seconds:.1f} s" if each is plan else "")
+
+
+def _timed(call):
+    begin = time.process_time()
+    return call(), time.process_time() - begin
+
+
+def _show(way, peak_bytes, more, note):
+    print(f"  {way:14} {peak_bytes / 1e6:8.1f} MB, work x {1 + more:.3f}, {note}", flush=True)
 
 
 def main():

@@ -6,8 +6,11 @@ strategies need to compare cuts; the winner is simulated operation by operation.
 
 import dataclasses
 import functools
+import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
 
 from tfgc._core.graph import Cost, Graph, Node
 from tfgc._core.plan import Plan
@@ -19,7 +22,7 @@ from tfgc._step.step import Step, Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """The way of a step to the buffers that one gradient call reads: the blocks are operations that make planned buffers.
+    """The way of a step to the buffers that one gradient call reads; its blocks are operations that make planned ones.
 
     Attributes:
         step: The step.
@@ -130,3 +133,28 @@ def blocks(step: Step, call: int) -> Blocks | None:
             stack += [t[0] for t in ops[i].inputs]
     numbers = tuple(i for i in step.order if i in way and step.makes[i])
     return Blocks(step, call, numbers) if numbers else None
+
+
+def places(blocks: Blocks, most: int, near: Sequence[int] = ()) -> list[int]:
+    """Positions among blocks where segments may start: all, or some.
+
+    Args:
+        blocks: The blocks.
+        most: How many about: evenly spaced ones, each where little is alive.
+        near: Positions around which there are as many again.
+    """
+    n = len(blocks.numbers)
+    if n <= most:
+        return list(range(n + 1))
+    change = np.zeros(n + 2, np.int64)
+    for k, i in enumerate(blocks.numbers):
+        for b in blocks.step.makes[i]:
+            last = max((blocks.place[j] for j in blocks.step.readers.get(b, ()) if j in blocks.place), default=k)
+            change[k + 1] += blocks.step.size(b)
+            change[last + 1] -= blocks.step.size(b)
+    alive = np.cumsum(change)
+    bounds = np.linspace(1, n, most, dtype=int)
+    chosen = {start + int(alive[start:end].argmin()) for start, end in itertools.pairwise(bounds) if start < end}
+    width = most // (2 * len(near)) if near else 0
+    around = {at + step for at in near for step in range(-width, width + 1)}
+    return sorted({0, n} | chosen | {at for at in around if 0 < at < n})

@@ -1,8 +1,8 @@
 """Cuts of least work for every number of bytes, by dynamic programming over places.
 
-After Feng & Huang, CVPR 2021, and rotor (arXiv:1911.13214): what the rest of the segments needs on top of what is stored
-depends on the place alone, since segments add up (`cut_costs`). Exact for the costs given, up to the size of a slot in
-which bytes are counted; O(p^2) steps over all slots for p places.
+After Feng & Huang, CVPR 2021, and rotor (arXiv:1911.13214): what the rest of the segments needs on top of what is
+stored depends on the place alone, and on what the segment there is, since segments add up (`cut_costs`). Exact for the
+costs given, up to the size of a slot in which bytes are counted; O(p^2) steps over all slots for p places.
 """
 
 from typing import NamedTuple

@@ -1,6 +1,4 @@
-"""A step without views, and without the operations that make and read no planned buffer.
-
-Its peak is the same, and found much sooner.
+"""A step without views and what makes and reads no planned buffer: its peak is the same, and found much sooner.
 
 What is left reads buffers by their owners, and waits directly for what it needed behind those that are left out.
 """
