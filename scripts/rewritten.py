@@ -133,6 +133,8 @@ def today(model, x):
 def ways():
     import tensorflow as tf
 
+    import tfgc
+
     return {
         "plain": lambda model, x: tf.function(step_of(model)),
         "tfgc today": today,

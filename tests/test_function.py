@@ -533,3 +533,32 @@ def test_sums_of_many_gradients_hold_two_and_have_the_bits_of_one_sum():
         run = tfgc.function(step, verbose=0)
         assert np.array_equal(run(x), tf.function(step)(x))
         assert run.status().traces[0].needed_bytes <= (6 * 256 + (uses + 1) * 64) * 1024
+
+
+def test_loops_and_branches_that_read_variables_run_again():
+    keras.utils.set_random_seed(3)
+    layers = [L.GRU(64, return_sequences=True, reset_after=False) for _ in range(4)]
+    model = keras.Sequential([keras.Input((20, 64)), *layers])
+    other = tf.Variable(tf.random.stateless_normal((64, 64), (1, 2), stddev=0.1))
+
+    def step(x, flag):
+        with tf.GradientTape() as tape:
+            y = model(x, training=True)
+            for _ in range(3):
+                y = tf.cond(flag, lambda y=y: tf.tanh(y @ tf.convert_to_tensor(other)), lambda y=y: y)
+            loss = tf.reduce_mean(y**2)
+        variables = [*model.trainable_variables, other]
+        for v, gradient in zip(variables, tape.gradient(loss, variables)):
+            v.assign_sub(0.1 * gradient)
+        return loss
+
+    start, shown = [tf.identity(v) for v in (*model.variables, other)], []
+    for run in (tf.function(step), tfgc.function(step, verbose=0)):
+        for v, value in zip((*model.variables, other), start):
+            v.assign(value)
+        x = tf.random.stateless_normal((64, 20, 64), (1, 2))
+        shown.append([run(x, tf.constant(i != 1)).numpy() for i in range(3)])
+        shown[-1] += [np.array(v) for v in (*model.variables, other)]
+    assert all(np.array_equal(a, b) for a, b in zip(*shown))
+    (now,) = run.status().traces
+    assert now.needed_bytes <= 0.9 * now.plain_bytes

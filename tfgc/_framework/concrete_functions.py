@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import versions
+from tfgc._framework import internals, versions
 from tfgc._framework.versions import attribute
 
 # What passes no gradient on, although it reads and makes floating numbers.
@@ -46,6 +46,12 @@ def called(op: tf.Operation) -> Any:
 def called_graph(op: tf.Operation) -> Any:
     """The graph of the function that an operation runs as it is, or None if it runs none, or one without a graph."""
     return getattr(called(op), "graph", None)
+
+
+def registered(definition: Any) -> Any:
+    """A function that operations may call as long as what is returned lives."""
+    no_type: Any = None  # operations call it, no Python does
+    return internals.atomic_function.from_function_def(definition, no_type)
 
 
 def graph_of(op: tf.Operation, name: str) -> Any:

@@ -19,16 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from tfgc._rewrite.liveness import peak
-from tfgc._step.step import Step
-
-# Goals: what takes long enough for an order of the rest to be made around it.
-HEAVY = frozenset(
-    ["Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "DepthwiseConv2dNative",
-     "DepthwiseConv2dNativeBackpropInput", "DepthwiseConv2dNativeBackpropFilter", "MatMul", "BatchMatMul",
-     "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2",
-     "MaxPoolGrad", "AvgPoolGrad", "FusedBatchNormV3", "FusedBatchNormGradV3", "While", "StatelessWhile",
-     "PartitionedCall", "StatefulPartitionedCall"]
-)  # fmt: skip
+from tfgc._step.step import HEAVY, Step
 
 
 def ordered(step: Step) -> Step:

@@ -3,6 +3,7 @@
 Nothing of TensorFlow is replaced. The operations are those of the trace; a copy is the same node with other inputs.
 """
 
+import weakref
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ class Built:
         # No placeholder may be left in what is imported: XLA refuses it.
         self._definition = definition(trace, step, xla, without=set(self._inputs))
         self._used = {name.split(":")[0].lstrip("^") for node in self._definition.node for name in node.input}
-        self._results, self._last = trace.results, trace.last
+        self._results, self._last, self._registered = trace.results, trace.last, trace.registered
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
         """The results of the step, in the order of the trace's outputs.
@@ -32,6 +33,7 @@ class Built:
             tensors: What the trace takes, without what it captured.
         """
         graph: Any = tf.compat.v1.get_default_graph()
+        weakref.finalize(graph, len, self._registered)  # keeps them as long
         given = [*tensors, *map(graph.capture, self._function.captured_inputs)]
         direct = dict(zip(self._inputs, given))
         read = {name: tensor for name, tensor in direct.items() if name in self._used}

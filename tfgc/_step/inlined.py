@@ -10,12 +10,13 @@ are made in the order in which the kernel adds, so that the bits are the same.
 """
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfgc._framework import concrete_functions
+from tfgc._step import inner_reads
 
 
 class Inlined:
@@ -27,10 +28,12 @@ class Inlined:
         graphs: Each graph, as often as it is called, and where each of its operations begins among `ops`.
         results: Names of the tensors that the graph returns.
         last: Names of the operations that must have run when it returns.
+        functions: What nodes call besides what they called as made.
     """
 
-    def __init__(self, graph: Any, small: int) -> None:
-        self._small = small
+    def __init__(self, graph: Any, functions: Mapping[str, Any], small: int) -> None:
+        self._functions, self._small = functions, small
+        self.functions: list[Any] = []
         self.ops: list[tf.Operation] = []
         self.nodes: list[Any] = []
         self.graphs: list[tuple[Any, list[int]]] = []
@@ -69,11 +72,23 @@ class Inlined:
             if op.op_def.is_stateful:
                 controls = list(dict.fromkeys([*controls, *after]))
                 stateful.append(scope + op.name)
+            called = node
+            if op.type in ("While", "If", "StatelessWhile", "StatelessIf"):
+                called = tf.compat.v1.NodeDef()
+                called.CopyFrom(node)
+                values, functions = inner_reads.moved_out(called, self._functions)
+                self.functions += functions
+                for i, (function, inner) in values.items():
+                    inside = concrete_functions.graph_of(op, function).get_operation_by_name(inner.name)
+                    self._append(inside, inner, f"{scope}{op.name}/read/{i}", [read[i]], controls)
+                    if "While" in op.type:
+                        read_as[op.name, i] = read[i]  # what a loop handed on
+                    read[i] = f"{scope}{op.name}/read/{i}"
             if op.type == "AddN" and len(read) > 2 and self._is_large(op.outputs[0]):
                 *sums, (_, *read) = _sums(f"{scope}{op.name}", read)
                 for name, *pair in sums:
                     self._append(op, node, name, pair, [])
-            self._append(op, node, scope + op.name, read, controls)
+            self._append(op, called, scope + op.name, read, controls)
         begins.append(len(self.nodes))
         return [reading(t) for t in graph.outputs], waiting(graph.control_outputs), stateful
 

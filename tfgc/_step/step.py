@@ -26,6 +26,14 @@ VIEWS = frozenset(
 )  # fmt: skip
 # Their outputs belong to variables, constants or the caller. They are read in place, and shared with copies.
 NOT_OF_THE_STEP = frozenset(["ReadVariableOp", "Const", "Placeholder", "VarHandleOp"])
+# What takes long enough for an order of the rest to be made around it.
+HEAVY = frozenset(
+    ["Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "DepthwiseConv2dNative",
+     "DepthwiseConv2dNativeBackpropInput", "DepthwiseConv2dNativeBackpropFilter", "MatMul", "BatchMatMul",
+     "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2",
+     "MaxPoolGrad", "AvgPoolGrad", "FusedBatchNormV3", "FusedBatchNormGradV3", "While", "StatelessWhile",
+     "PartitionedCall", "StatefulPartitionedCall"]
+)  # fmt: skip
 # Bytes below which a buffer is shared with the copies rather than planned: there are many, and they hold next to
 # nothing.
 SMALL = 32 * 1024

@@ -11,9 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import isolated_traces, private_api
+from tfgc._framework import concrete_functions, isolated_traces, private_api
 from tfgc._step import gradient_calls
 from tfgc._step.inlined import Inlined
+from tfgc._step.loop_trips import LOOPS
 from tfgc._step.sizes import sized
 from tfgc._step.step import SMALL, Op, Step, Tensor
 from tfgc._step.stored_variants import Variants
@@ -32,8 +33,10 @@ class Trace:
         function: The concrete function.
         ops: Its operations, as made; a `Step` numbers them so.
         nodes: Of each the node of a GraphDef.
+        definition: The GraphDef as made, with the functions that nodes call.
         results: Names of the tensors that it returns.
         last: Names of the operations that must have run when it returns.
+        registered: What has to live as long as any graph of its nodes.
         calls: For each gradient call where its operations begin and end.
     """
 
@@ -46,7 +49,11 @@ class Trace:
         small: int | None,
     ) -> None:
         self.function, self._noted = function, noted
-        inlined = Inlined(function.graph, SMALL if small is None else small)
+        self.definition = function.graph.as_graph_def()
+        functions = {each.signature.name: each for each in self.definition.library.function}
+        inlined = Inlined(function.graph, functions, SMALL if small is None else small)
+        self.definition.library.function.extend(inlined.functions)
+        self.registered = list(map(concrete_functions.registered, inlined.functions))
         self.ops, self.nodes = inlined.ops, inlined.nodes
         self.results, self.last = inlined.results, inlined.last
         self.calls = gradient_calls.spans(inlined.graphs, noted)
@@ -70,13 +77,15 @@ class Trace:
             while call < len(begun) and begun[call] <= i:
                 call += 1
             read, controls = self._read[i]
+            # What a list holds may be counted elsewhere; planned it is, or what reads it would follow from nothing.
+            least = self._small if op.type in LOOPS else 0
             ops[i] = Op(
                 node.name,
                 op.type,
                 tuple(map(self._behind_gathered, read)) if call else read,
                 controls,
                 tuple(
-                    variants.bytes(t) if t.dtype == tf.variant else tensor_bytes(other, self._rows)
+                    max(variants.bytes(t), least) if t.dtype == tf.variant else tensor_bytes(other, self._rows)
                     for t, other in zip(op.outputs, like.outputs)
                 ),
                 call,
@@ -92,11 +101,6 @@ class Trace:
         if small is None:  # what is small in a large step is most of a small one
             small = min(SMALL, sum(sum(ops[i].sizes) for i in order) // _SHARES)
         return Step({i: ops[i] for i in order}, order, results, tuple(outermost), small)
-
-    @functools.cached_property
-    def definition(self) -> Any:
-        """The GraphDef of the trace as made, with the functions that it calls."""
-        return self.function.graph.as_graph_def()
 
     @functools.cached_property
     def _read(self) -> list[tuple[tuple[Tensor, ...], tuple[int, ...]]]:
