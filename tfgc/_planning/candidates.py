@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
+from tfgc import strategies
 from tfgc._planning.blocks import Blocks, blocks, places, without_last
 from tfgc._planning.cut_costs import CutCosts
 from tfgc._planning.cut_search import Front, least_peak
@@ -82,7 +83,10 @@ class Candidates:
         if self._has_least:
             return
         self._has_least = True
-        best, before = self._first, math.inf
+        # Costs are off where replays begin early; the strategy of least peak knows nothing of that, and may be better.
+        plans = ((each, strategies.apply("optimal", each.graph)) for each in self.regions)
+        self.found.append(self.judged(cut for each, plan in plans for cut in each.cuts(plan)))
+        best, before = min(self._first, self.found[-1], key=_by_peak), math.inf
         for _ in range(_ROUNDS):
             costs = self._costs(best)
             level = max(map(least_peak, costs))
