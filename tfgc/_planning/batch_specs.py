@@ -151,3 +151,11 @@ def largest(shapes: Shapes, others: Shapes) -> Shapes:
     if _sizes_in_pairs(shapes, others) is None:
         return shapes
     return [*map(_largest, shapes, others)]
+
+
+def fixing_sizes(example: Any, batch_size: int | None) -> str:
+    """How the open sizes of a batch become known."""
+    ways = [] if batch_size else ["with dataset.batch(n, drop_remainder=True)"]
+    if any(None in tensor.shape[1:] for tensor in tensors(example) if tensor.shape.rank):
+        ways.append("by padding to one size")
+    return " and ".join(ways)

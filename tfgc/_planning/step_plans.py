@@ -5,6 +5,7 @@ strategy sees the forward part of each outermost gradient call as a graph (`bloc
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from tfgc import strategies
@@ -119,6 +120,10 @@ class StepPlans:
                 return plan
             budget = int(budget * room / plan.peak_bytes)  # strategies see less than what is simulated
         raise InfeasibleBudgetError(room or 0, plan.peak_bytes, "the step")
+
+    def by_cuts(self, cuts: Sequence[Cut], strategy: str) -> Rewritten:
+        """The step cut where a plan says that was made before."""
+        return self._whole(self._candidates.judged(cuts), strategy)
 
     def _planned(self, strategy: Strategy, budget: int | None, options: dict[str, Any]) -> Rewritten:
         name = strategy if isinstance(strategy, str) else getattr(strategy, "__name__", "")

@@ -78,7 +78,7 @@ class Trace:
                 call += 1
             read, controls = self._read[i]
             # What a list holds may be counted elsewhere; planned it is, or what reads it would follow from nothing.
-            least = self._small if op.type in LOOPS else 0
+            least = 0 if op.type not in LOOPS else SMALL if self._small is None else self._small
             ops[i] = Op(
                 node.name,
                 op.type,

@@ -16,11 +16,10 @@ from typing import Any
 import keras
 
 from tfgc._calls import tracing
-from tfgc._calls.own_step_plans import OwnStepPlans
 from tfgc._core.modes import Mode
 from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._framework import fit_loop, private_api, whole_steps
+from tfgc._framework import fit_loop, whole_steps
 from tfgc._planning import batch_specs, first_batch
 from tfgc._planning.batch_specs import Shapes, Signature
 from tfgc._planning.planner import Request
@@ -89,8 +88,7 @@ class FirstCall:
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **context: Any) -> Any:
         """Replace the model's `call`; those that do not train, or have `context` arguments, run the original."""
-        if whole_steps.is_here():
-            self.note = PART
+        self.note = PART if whole_steps.is_here() else self.note
         if context or not plan_report.may_plan(training) or call_checks.is_empty(inputs):
             return self._original(inputs, training=training, mask=mask, **context)
         call_checks.refuse_tf1_graph(f"the enabled {self._model.name!r}")
@@ -101,8 +99,7 @@ class FirstCall:
         if len(args) + len(kwargs) != 1 or whole_steps.is_part() or self._in_step.here is not None:
             return self._train_step(*args, **kwargs)
         if self.whole.applies((*args, *kwargs.values())):
-            logs = self.whole.run(self._train_step, *args, *kwargs.values(), converts=private_api.converts())
-            self._latest = self.whole.latest
+            logs, self._latest = self.whole.run(self._train_step, *args, *kwargs.values()), self.whole.latest
             return logs
         if not tracing.has_own_step(self._model):
             return self._train_step(*args, **kwargs)
@@ -119,14 +116,6 @@ class FirstCall:
         return all(one is not None and self._holds(one, (), batch) for one in made)
 
     call.is_patched_call = train_step.is_patched_call = True
-
-    def plans_of_own_step(self) -> OwnStepPlans:
-        """The plans for the model's own `train_step` and the batch that the latest call was planned for."""
-        assert self.latest is not None
-        batch, xla = self.latest.own_step, self.latest.mode == "xla"
-        trace = tracing.own_step(self._model, batch, xla=xla)
-        assert trace is not None
-        return OwnStepPlans(self._model, batch, trace=trace, xla=xla)
 
     def _call_for(self, inputs: Any) -> Callable:
         flat, here = [tensor for tensor in keras.tree.flatten(inputs) if tensor is not None], self._in_step.here

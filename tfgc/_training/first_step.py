@@ -89,7 +89,7 @@ class FirstStep:
         if len(args) + len(kwargs) != 1 or whole_steps.is_part() or self._in_step.here is not None:
             return self._train_step(*args, **kwargs)
         if self.whole.applies((*args, *kwargs.values())):
-            logs = self.whole.run(self._train_step, *args, *kwargs.values(), converts=private_api.converts())
+            logs = self.whole.run(self._train_step, *args, *kwargs.values())
             self.latest = self.whole.latest and self.whole.made.get(self.whole.latest)
             return logs
         self.plan_for(*args, *kwargs.values())
@@ -145,7 +145,7 @@ class FirstStep:
         """Plan, with the plan `before` for the state in which the model trains, which does not hold."""
         specs = batch_specs.specs(example, batch)
         if specs is None:
-            self._refuse_open_sizes(_fixing_sizes(example, batch))
+            self._refuse_open_sizes(batch_specs.fixing_sizes(example, batch))
             return
         others = (before.specs, before.step.shapes) if before else None
         try:
@@ -193,11 +193,3 @@ class _Made(NamedTuple):
     step: first_batch.PlannedStep
     specs: Any
     by_calls: layer_calls.ByCalls | None
-
-
-def _fixing_sizes(example: Any, batch_size: int | None) -> str:
-    """How the open sizes of a batch become known."""
-    ways = [] if batch_size else ["with dataset.batch(n, drop_remainder=True)"]
-    if any(None in tensor.shape[1:] for tensor in batch_specs.tensors(example) if tensor.shape.rank):
-        ways.append("by padding to one size")
-    return " and ".join(ways)

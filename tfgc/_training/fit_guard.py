@@ -19,7 +19,7 @@ from tfgc._framework import fit_loop, keras_models
 from tfgc._framework.layer_values import leaves
 from tfgc._framework.replaced import replaced
 from tfgc._planning import by_calls
-from tfgc._training import layer_calls, out_of_memory, peak_memory, stale_traces
+from tfgc._training import layer_calls, out_of_memory, own_steps, peak_memory, stale_traces
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.first_call import FirstCall
 from tfgc._training.first_step import FirstStep
@@ -52,8 +52,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
         super().__init__(f"a training step of {model.name!r}", None)
         self._model, self._on_oom, self._by_plan, self._run_options = model, on_oom, by_plan, run_options
         self._step: Callable = model.train_step
-        self._is_prepared = False
-        self._declared: Any = None
+        self._is_prepared, self._declared = False, None
         self._function: Callable = model.make_train_function
         self._samples: int | None = None  # in the largest batch so far, where a budget is held
 
@@ -111,13 +110,9 @@ class _GuardedFit(out_of_memory.GuardedStep):
 
     def _run(self, iterator: Any) -> Any:
         if self.atomic is None:
-            own = stand_in(self._model)
-            if not isinstance(own, FirstCall | FirstStep):
-                return self.guarded(iterator)
-            results, changes = own.whole.measured(lambda: self.guarded(iterator))
-            if changes:
-                self.make(force=True)
-            return results
+            whole = getattr(stand_in(self._model), "whole", None)
+            run = functools.partial(self.guarded, iterator)
+            return run() if whole is None else whole.watched(run, functools.partial(self.make, force=True))
         self._declared = iterator.element_spec if isinstance(iterator, tf.data.Iterator) else None
         # Keras's data adapters put an optional in place of an input that is None.
         absent = tf.experimental.Optional
@@ -147,7 +142,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
         model: Any = self._model
         runner, own = runner_of(model), stand_in(model)
         latest = own.latest if isinstance(own, FirstCall) else None
-        if isinstance(own, FirstCall | FirstStep) and own.whole.is_in_use:
+        if isinstance(own, FirstCall | FirstStep) and own.whole.latest is not None:
             return own.whole.to_explain()
         if runner is not None and (latest is None or latest.own_step is None):
             inputs = None if self.atomic is None else keras.utils.unpack_x_y_sample_weight(data)[0]
@@ -155,7 +150,8 @@ class _GuardedFit(out_of_memory.GuardedStep):
         if runner is None:
             plan, plans = layer_calls.plan_of(model), self._plans_by_calls(data)
         else:
-            plan, plans = runner.plan, own.plans_of_own_step
+            plan = runner.plan
+            plans = functools.partial(own_steps.plans_of, model, latest.own_step, xla=latest.mode == "xla")
         if plan is None or plans is None:  # Layers are recomputed one by one: there is no plan to explain.
             return None
         return out_of_memory.StepByPlan(model, plan, model.optimizer, functools.cache(plans))

@@ -73,7 +73,7 @@ class FollowingStep(out_of_memory.GuardedStep):
     def planned(self, x: Any, y: Any, sample_weight: Any) -> out_of_memory.StepByPlan:
         trainer, function = self._trainer, self._functions.get(self._key())
         if isinstance(function, RewrittenFunction):
-            return out_of_memory.step_as_a_whole(trainer.model, trainer.optimizer, function.latest)
+            return out_of_memory.step_as_a_whole(trainer.model, trainer.optimizer, [*function.plans.values()][-1])
         if self._slices > 1:
             x = tf.nest.map_structure(lambda t: None if t is None else t[: -(-len(t) // self._slices)], x)
         plan = self._runner.plan

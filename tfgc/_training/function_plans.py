@@ -17,12 +17,12 @@ from tfgc._framework import private_api
 from tfgc._planning import budgets, described
 from tfgc._planning.budgets import Budget
 from tfgc._planning.step_plans import Rewritten, StepPlans
-from tfgc._rewrite import liveness, order, recompute
+from tfgc._rewrite import liveness
 from tfgc._step.trace import Trace
 from tfgc._step.work import tensor_bytes
 from tfgc._training.function_peaks import unseen
 from tfgc._training.function_trace import rows_of
-from tfgc._units import check_budget, format_needs, format_percent
+from tfgc._units import check_budget
 from tfgc.strategies import Strategy
 
 # What allocators add to a simulated peak, at most, before it was measured.
@@ -100,18 +100,6 @@ class TracePlans:
         """What the step was measured to need by the plan in use; None before."""
         return next((needed for plan, needed in reversed(self._tried) if plan is self.plan), None)
 
-    def line(self) -> str:
-        """What is said when the trace is made."""
-        if self.plan.unchanged and (self.budget_bytes is None or not self.trace.calls):
-            return f"runs as it is: {self.plan.unchanged}"
-        needs = format_needs(self.needed_bytes, self.plain_bytes, self.budget_bytes)
-        more = f"runs as it is: {self.plan.unchanged}" if self.plan.unchanged else self.more()
-        return f"{needs} (simulated, variables and arguments included), {more}"
-
-    def more(self) -> str:
-        """The work of the plan in use on top of the plain step's."""
-        return f"{format_percent(self.plan.overhead, '.0f')} more work"
-
     def saw(self, made_bytes: int) -> bool:
         """Take in the peak of a call by the plan in use, without the variables; whether the plan changes."""
         self._calls += 1
@@ -133,7 +121,8 @@ class TracePlans:
         if not self.trace.calls:
             return self._plain("it asks for no gradient itself")
         if self._request.plan is not None:
-            return self._by_plan(self._request.plan)
+            cuts = described.cuts_of(self._request.plan, self.trace.step)
+            return self._useful(self.step_plans.by_cuts(cuts, self._request.plan.strategy))
         if self.budget_bytes is None:
             if self._request.strategy is None:
                 return self.step_plans.least()
@@ -149,18 +138,6 @@ class TracePlans:
                 if least.peak_bytes <= room:
                     return least
                 raise self._infeasible(least) from None
-
-    def _by_plan(self, plan: Plan) -> Rewritten:
-        """The step by a plan that was made for one like it."""
-        step, plain = self.trace.step, self.step_plans.plain_bytes
-        cuts = described.cuts_of(plan, step)
-        made = order.ordered(recompute.recomputed(step, cuts))
-        again, work = (
-            sum(op.work for op in ops if bool(op.segment) is is_copy)
-            for ops, is_copy in ((made.ops.values(), True), (step.ops.values(), False))
-        )
-        peak = liveness.peak(made)
-        return self._useful(Rewritten(made, tuple(cuts), peak, plain, again / max(work, 1), strategy=plan.strategy))
 
     def _within(self, room: int) -> Rewritten:
         strategy, tried = self._request.strategy, room

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tfgc._core.shown import Brief, Shown, limited
 from tfgc._training.function_plans import TracePlans
-from tfgc._units import format_bytes, format_measured, format_needs
+from tfgc._units import format_bytes, format_measured, format_needs, format_percent
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -80,11 +80,25 @@ class FunctionStatus(Shown):
         return "\n".join(lines)
 
 
+def line(plans: TracePlans) -> str:
+    """What is said when a trace is made."""
+    plan = plans.plan
+    if plan.unchanged and (plans.budget_bytes is None or not plans.trace.calls):
+        return f"runs as it is: {plan.unchanged}"
+    needs = format_needs(plans.needed_bytes, plans.plain_bytes, plans.budget_bytes)
+    more = f"runs as it is: {plan.unchanged}" if plan.unchanged else _more(plans)
+    return f"{needs} (simulated, variables and arguments included), {more}"
+
+
+def _more(plans: TracePlans) -> str:
+    return f"{format_percent(plans.plan.overhead, '.0f')} more work"
+
+
 def trace_status(plans: TracePlans) -> TraceStatus:
     """How a step runs for one signature."""
     return TraceStatus(
         plans.inputs, plans.needed_bytes, plans.plain_bytes, plans.held_bytes, plans.plan.overhead, plans.budget_bytes,
-        plans.measured_bytes, plans.plan.unchanged, tuple(_cuts(plans)), plans.more(),
+        plans.measured_bytes, plans.plan.unchanged, tuple(_cuts(plans)), _more(plans),
     )  # fmt: skip
 
 

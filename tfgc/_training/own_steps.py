@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._calls import tracing
-from tfgc._calls.own_step_plans import OwnStep
+from tfgc._calls.own_step_plans import OwnStep, OwnStepPlans
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._framework import fit_loop
 from tfgc._planning import batch_specs
@@ -90,6 +90,13 @@ class TracedSteps:
             of_a_sample = [shape[1:] for shape, _ in batch.sizes]
             covering = (other for other in covering if [shape[1:] for shape, _ in other.sizes] == of_a_sample)
         return known.get(batch, known.get(next(covering, batch)))
+
+
+def plans_of(model: keras.Model, batch: Any, *, xla: bool) -> OwnStepPlans:
+    """The plans for a model's own `train_step` on a batch that it was planned for."""
+    trace = tracing.own_step(model, batch, xla=xla)
+    assert trace is not None
+    return OwnStepPlans(model, batch, trace=trace, xla=xla)
 
 
 def _signature(specs: Any, xla: bool, state: Hashable) -> Signature:

@@ -1,8 +1,7 @@
 """What `tfgc.function` returns: called, bound and inspected as a `tf.function` is.
 
-TensorFlow's own cache decides when to trace again: the function that runs is a `tf.function` whose body, when it is
-traced, traces the user's function apart, plans it, and builds the rewritten step. Where a plan changes, that body alone
-is traced again.
+What runs is a `tf.function` whose body, when TensorFlow traces it, traces the user's function apart, plans it, and
+builds the rewritten step. Where a plan changes, that body alone is traced again.
 """
 
 import functools
@@ -21,7 +20,7 @@ from tfgc._run.emit import Built
 from tfgc._step.trace import Trace
 from tfgc._training.function_peaks import measured
 from tfgc._training.function_plans import Request, TracePlans
-from tfgc._training.function_status import FunctionStatus, trace_status
+from tfgc._training.function_status import FunctionStatus, line, trace_status
 from tfgc._training.function_trace import shapes_of, traced
 
 _UNDER_TAPE = "a tape around the call records it; put the tape into the function"
@@ -29,7 +28,7 @@ _IN_STRATEGY = "in the scope of a tf.distribute.Strategy no step is rewritten"
 
 
 class Settings(NamedTuple):
-    """How a function is traced and run: options of `tf.function` for the user's code and for what runs, and tfgc's."""
+    """Options of `tf.function` for the user's code and for what runs, and tfgc's."""
 
     traced: dict[str, Any]
     runs: dict[str, Any]
@@ -59,7 +58,7 @@ class RewrittenFunction:
         self._traced = tf.function(function, **settings.traced) if method is None else method
         self._bound: weakref.WeakKeyDictionary[Any, RewrittenFunction] = weakref.WeakKeyDictionary()
         self._traces: dict[int, Trace] = {}  # by the identity of the function that TensorFlow made
-        self._plans: dict[int, TracePlans] = {}
+        self.plans: dict[int, TracePlans] = {}
         self._graphs: weakref.WeakKeyDictionary[Any, TracePlans] = weakref.WeakKeyDictionary()
         self._xla = bool(settings.runs.get("jit_compile"))
         self._is_built, self._is_measured, self._note, self._said = False, not self._xla, "", set[str]()
@@ -67,8 +66,7 @@ class RewrittenFunction:
         self._runs = self._emitted()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        plain = self._plain()
-        if plain is not None:
+        if (plain := self._plain()) is not None:
             return plain(*args, **kwargs)
         self._call.arguments = args, kwargs
         try:
@@ -124,12 +122,7 @@ class RewrittenFunction:
 
     def status(self) -> FunctionStatus:
         """What the function needs, and of how much, for each signature; print it."""
-        return FunctionStatus(self._name, tuple(map(trace_status, self._plans.values())), self._note)
-
-    @property
-    def latest(self) -> TracePlans:
-        """The plans of the trace that was made last."""
-        return [*self._plans.values()][-1]
+        return FunctionStatus(self._name, tuple(map(trace_status, self.plans.values())), self._note)
 
     def _plain(self) -> Callable[..., Any] | None:
         """What runs in place of the rewritten step, where the call comes from a place that takes none."""
@@ -146,10 +139,10 @@ class RewrittenFunction:
             return tf.autograph.to_graph(self.python_function) if converts else self.python_function
         if not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function:
             return self._traced
-        if private_api.could_record():
-            self._note = self._note or self._say(f"runs as it is: {_UNDER_TAPE}")
-            return self._traced
-        return None
+        if not private_api.could_record():
+            return None
+        self._note = self._note or self._say(f"runs as it is: {_UNDER_TAPE}")
+        return self._traced
 
     def _say(self, words: str) -> str:
         is_known = words in self._said and words.startswith("runs as it is")
@@ -179,11 +172,11 @@ class RewrittenFunction:
             self._is_built = False
         function, key = found.function, id(found.function)
         found = self._traces.setdefault(key, found)  # gradient calls were noted when it was made
-        plans = self._plans.get(key)
+        plans = self.plans.get(key)
         if plans is None:
             may_correct = self._is_measured and not private_api.in_xla()
-            plans = self._plans[key] = TracePlans(found, self._settings.request, shapes, may_correct)
-            self._say(plans.line())
+            plans = self.plans[key] = TracePlans(found, self._settings.request, shapes, may_correct)
+            self._say(line(plans))
         self._graphs[graph] = plans
         for variable in function.variables:  # so that tapes around the call watch them
             variable.read_value()
@@ -196,13 +189,13 @@ class RewrittenFunction:
         """The plans for these arguments, if their steps are to be measured."""
         if not (self._is_measured and tf.executing_eagerly()):
             return None
-        all_plans = list(self._plans.values())
+        all_plans = list(self.plans.values())
         shapes = shapes_of((args, kwargs), self.__signature__) if any(each.is_open for each in all_plans) else []
         if all_plans and all(each.is_settled and not each.is_too_small(shapes) for each in all_plans):
             return None
         plans = self._graphs.get(concrete_functions.concrete(self._runs, args, kwargs).graph)
         if plans is not None and plans.is_too_small(shapes):
-            (key,) = (key for key, each in self._plans.items() if each is plans)
-            plans = self._plans[key] = plans.larger(shapes)
+            (key,) = (key for key, each in self.plans.items() if each is plans)
+            plans = self.plans[key] = plans.larger(shapes)
             self._runs = self._emitted()
         return None if plans is None or plans.is_settled else plans

@@ -41,11 +41,12 @@ class WholeStep:
         self._again: set[Signature] = set()  # to be built again from what was traced
         self.made: RecentlyUsed[Signature, PlannedStep] = RecentlyUsed(_MOST_PLANS)
         self._was_built = False
-        self.latest: Signature | None = None
+        self.latest: Signature | None = None  # None where the latest step ran otherwise
         self.is_off = request.strategy is not None or bool(request.options) or request.layers is not None
 
     def applies(self, batch: Any) -> bool:
         """Whether the step that is asked for here is one to trace apart, and its sizes are known."""
+        self.latest = None
         if self.is_off or tf.executing_eagerly() or private_api.in_xla() or tf.distribute.has_strategy():
             return False
         if any(tensor.shape.rank is None for tensor in batch_specs.tensors(batch)):
@@ -53,9 +54,12 @@ class WholeStep:
         shapes = batch_specs.shapes_in(batch, fit_loop.batch_size)
         return bool(shapes) and all(None not in shape for shape in shapes)
 
+    def run(self, step: Callable, batch: Any) -> Any:
+        """What the step gives for a batch, in the graph at hand."""
+        return self._run(step, batch, private_api.converts())  # asked where AutoGraph may still be at work
+
     @tf.autograph.experimental.do_not_convert
-    def run(self, step: Callable, batch: Any, converts: bool) -> Any:
-        """What the step gives for a batch, in the graph at hand; `converts`: whether AutoGraph converts its code."""
+    def _run(self, step: Callable, batch: Any, converts: bool) -> Any:
         start, shapes = time.perf_counter(), batch_specs.shapes_in(batch, fit_loop.batch_size)
         given = [t for t in tf.nest.flatten(batch, expand_composites=True) if isinstance(t, tf.Tensor)]
         sizes = [
@@ -83,21 +87,16 @@ class WholeStep:
         made = Built(plans.trace, plans.plan.step, False)(given)
         return plans.trace.function.function_type.pack_output(made)
 
-    def measured(self, run: Callable[[], Any]) -> tuple[Any, bool]:
-        """What a step gives, and whether its peak shows that another plan is better, by which it is to be built."""
+    def watched(self, run: Callable[[], Any], build: Callable[[], Any]) -> Any:
+        """What a step gives; where its peak shows that another plan is better, it is built anew."""
         plans = None if self.latest is None else self._plans.get(self.latest)
         if plans is None or plans.is_settled or plans.budget_bytes is None:
-            return run(), False
+            return run()
         results, made_bytes = function_peaks.measured(run, (), {})
-        changes = made_bytes is not None and plans.saw(made_bytes)
-        if changes and self.latest is not None:
+        if made_bytes is not None and plans.saw(made_bytes) and self.latest is not None:
             self._again.add(self.latest)
-        return results, changes
-
-    @property
-    def is_in_use(self) -> bool:
-        """Whether the latest step ran by a plan of all that it does."""
-        return self.latest is not None
+            build()
+        return results
 
     def to_explain(self) -> out_of_memory.StepByPlan | None:
         """The latest step as its plan sees it, to say why it ran out of memory."""

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfgc._core import text
 from tfgc._error_texts import one_line
 from tfgc._errors import TfgcError, UnsupportedModelError
+from tfgc._framework import graph_optimizer
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._training.function_plans import Request
 from tfgc._training.rewritten_function import RewrittenFunction, Settings
@@ -77,6 +78,13 @@ class Step:
         if befores is not None:
             self.write(befores[0])
         return given, outcomes
+
+    def bits(self, befores: list[dict[str, Any]]) -> tuple[Steps, Steps, Steps]:
+        """The results of two runs of plain steps and one of steps planned as wholes, with the graph optimizer off."""
+        count = len(befores)
+        with graph_optimizer.off():
+            plain, again = (self.run("graph", count, befores)[1] for _ in range(2))
+            return plain, again, self.run("graph", count, befores, rewritten=True)[1]
 
     def read(self) -> dict[str, Any]:
         return {name: v.numpy() for name, v in self.states.items()}

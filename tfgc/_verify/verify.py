@@ -20,7 +20,7 @@ from tfgc._calls import names
 from tfgc._core.modes import MODES
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_int, did_you_mean
-from tfgc._framework import graph_optimizer, keras_models, model_checks, private_api
+from tfgc._framework import keras_models, model_checks, private_api
 from tfgc._replay import call_checks
 from tfgc._tracing import example_sizes, keras_graph
 from tfgc._training import enable, layer_calls, layer_selectors
@@ -142,7 +142,7 @@ def verify(
             ):
                 befores, baseline = step.run(_BASELINE[mode], steps)
             if is_whole:
-                _prove(step, comparison, befores)
+                comparison.prove(*step.bits(befores))
             else:
                 enable.switch(model, plan, layers=chosen, compile_segments=mode != "eager")
             _, planned = step.run(mode, steps, befores, rewritten=is_whole)
@@ -152,14 +152,6 @@ def verify(
             step.once(*data)
     note = f"{_DRAWS}, so other modes were left out" if step.draws else ""
     return comparison.verdict(modes, steps, step.loss, tuple(sorted(unrepeatable)), kept, note)
-
-
-def _prove(step: Step, comparison: StepComparison, befores: list[dict[str, Any]]) -> None:
-    """Compare steps to the bit where TensorFlow runs both as they were traced."""
-    steps = len(befores)
-    with graph_optimizer.off():
-        plain, again = (step.run("graph", steps, befores)[1] for _ in range(2))
-        comparison.prove(plain, again, step.run("graph", steps, befores, rewritten=True)[1])
 
 
 def _others(step: Step, mode: str, befores: list[dict[str, Any]]) -> Iterator[Steps]:
