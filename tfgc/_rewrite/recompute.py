@@ -14,8 +14,10 @@ Known weakness: cuts are shared by all gradient calls of a step; a step whose ca
 pass may store more than each call needs.
 """
 
+import bisect
 import dataclasses
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from tfgc._step.step import NOT_OF_THE_STEP, VIEWS, Op, Step, Tensor
@@ -93,28 +95,38 @@ class _Rewriter:
         """Copy what `late` operations read of those `before`, cut at some positions, but for the last segment."""
         ops = self.ops
         at = {i: position for position, i in enumerate(before)}
-        saved = {b for i in late for b in map(self._buffer, ops[i].inputs) if b[0] in at and self._is_droppable(b)}
+        readers_of: dict[Tensor, list[int]] = defaultdict(list)  # by droppable buffer, the late operations that read it
+        for i in late:
+            for b in dict.fromkeys(map(self._buffer, ops[i].inputs)):
+                if b[0] in at and self._is_droppable(b):
+                    readers_of[b].append(i)
+        saved = readers_of.keys()
         bounds = sorted(places)
+        inside: list[list[Tensor]] = [[] for _ in range(len(bounds) + 1)]
+        for b in saved:
+            inside[bisect.bisect_right(bounds, at[b[0]])].append(b)
+        order = {i: k for k, i in enumerate(late)}
         stored: set[Tensor] = set()  # what copies of later segments read of those before them
         for j, (start, end) in reversed(list(enumerate(zip([0, *bounds], bounds)))):
-            dropped = {b for b in saved if start <= at[b[0]] < end and b not in stored}
+            dropped = {b for b in inside[j] if b not in stored}
             if not dropped or places[end].keep:
                 continue
 
             given = functools.partial(self._is_given, at, start, saved, dropped, stored)
-            read = {t for i in late for t in ops[i].inputs if t[0] in at and self._buffer(t) in dropped}
+            reading = sorted({i for b in dropped for i in readers_of[b]}, key=order.__getitem__)
+            read = {t for i in reading for t in ops[i].inputs if t[0] in at and self._buffer(t) in dropped}
             copy_of = self._copy({t for t in read if not given(t)}, given, at, tag, j)
             stored |= {b for i in copy_of for b in map(self._buffer, ops[i].inputs) if at.get(b[0], start) < start}
             readers = []
-            for i in late:
+            for i in reading:
                 inputs = tuple((copy_of.get(t[0], t[0]), t[1]) if t in read else t for t in ops[i].inputs)
                 if inputs != ops[i].inputs:
                     ops[i] = dataclasses.replace(ops[i], inputs=inputs)
                     readers.append(i)
-            if inside := places[end].inside:
+            if cuts := places[end].inside:
                 copies = list(copy_of.values())
                 where = {ops[copy].traced: position for position, copy in enumerate(copies)}
-                inner = {where[cut.behind] + 1: cut for cut in inside if cut.behind in where}
+                inner = {where[cut.behind] + 1: cut for cut in cuts if cut.behind in where}
                 inner.pop(len(copies), None)
                 self._split(copies, readers, inner, (*tag, j))
 
