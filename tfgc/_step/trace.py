@@ -53,6 +53,7 @@ class Trace:
         functions = {each.signature.name: each for each in self.definition.library.function}
         inlined = Inlined(function.graph, functions, SMALL if small is None else small)
         self.definition.library.function.extend(inlined.functions)
+        self._functions = functions | {each.signature.name: each for each in inlined.functions}
         self.registered = list(map(concrete_functions.registered, inlined.functions))
         self.ops, self.nodes = inlined.ops, inlined.nodes
         self.results, self.last = inlined.results, inlined.last
@@ -70,7 +71,6 @@ class Trace:
         outermost = [not self._is_differentiated(call) for call in range(len(self.calls))]
         begun = [start for start, _ in self.calls]
         spans = [span for span, is_outermost in zip(self.calls, outermost) if is_outermost]
-        functions = {each.signature.name: each for each in self.definition.library.function}
         variants, sizes = Variants(self._rows), sized(self.ops, self.nodes, self.definition, self._shapes)
         ops, call = {}, 0
         for i, (op, like, node) in enumerate(zip(self.ops, sizes, self.nodes)):
@@ -90,7 +90,7 @@ class Trace:
                 ),
                 call,
                 any(start <= i < end for start, end in spans),
-                op.type == "Placeholder" or (op.type not in _MAY_READ_AGAIN and _is_stateful(node, functions)),
+                op.type == "Placeholder" or (op.type not in _MAY_READ_AGAIN and _is_stateful(node, self._functions)),
                 work(like, self._rows),
             )
         results = tuple(map(self._tensor, self.results))
