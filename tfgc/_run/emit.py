@@ -54,7 +54,8 @@ def definition(trace: Trace, step: Step, xla: bool, without: Collection[str] = (
     made = tf.compat.v1.GraphDef()
     made.versions.CopyFrom(trace.definition.versions)
     made.library.CopyFrom(trace.definition.library)
-    edges = {} if xla else waits(step)
+    # A step as traced runs as TensorFlow would run it.
+    edges = {} if xla or step.order == trace.step.order else waits(step)
     fences = Fences(trace, step, made) if xla else None
     for i in step.order:
         op = step.ops[i]
