@@ -89,8 +89,8 @@ class Blocks:
             specs = tuple(Spec((None, size // 4), "float32") for size in sizes)
             nodes.append(Node(ops[i].name, read, specs, ops[i].type, cost=cost))
         # Gradients come from what nothing else on the way reads: the loss, or its parts.
-        inner = {ref for node in nodes for ref in node.inputs}
-        ends = tuple(ref for node in nodes for ref in node.made if ref not in inner)
+        inner = {ref.node for node in nodes for ref in node.inputs}
+        ends = tuple(ref for node in nodes if node.name not in inner for ref in node.made)
         return Graph(tuple(nodes), {}, ends, batch_size=1)
 
     def even_cuts(self) -> list[Cut]:

@@ -18,6 +18,7 @@ import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
+from tfgc._rewrite.goals import following, nearest
 from tfgc._rewrite.liveness import peak
 from tfgc._step.step import HEAVY, Step
 
@@ -151,9 +152,9 @@ class _Pass:
     def _goals(self) -> Iterator[int]:
         """The heavy gradients: of those whose heavy gradients before are done, the one of least new forward bytes."""
         goals = [i for i in self.loose if i in self.late and not self.ops[i].segment and self.ops[i].type in HEAVY]
-        behind, missing = self._nearest(set(goals))
+        behind, missing = nearest(self.step, goals)
         ready = [i for i in goals if not missing[i]]
-        follow = self._following(set(goals))
+        follow = following(self.step, goals)
         waits = self.by_price  # whether goals still need forward operations
         while ready:
             prices = {i: self._price(i) if waits else 0 for i in ready}
@@ -167,34 +168,6 @@ class _Pass:
                 if not missing[j]:
                     ready.append(j)
             waits = waits and any(i not in self.late for i in self._undone(goals))
-
-    def _nearest(self, goals: set[int]) -> tuple[dict[int, list[int]], dict[int, int]]:
-        """For each goal those that wait for it, and for how many each one waits: the nearest ones above it."""
-        behind: dict[int, list[int]] = defaultdict(list)
-        missing: dict[int, int] = {}
-        above: dict[int, frozenset[int]] = {}
-        for i in self.loose:
-            if i not in self.late or self.ops[i].segment:
-                continue
-            found: set[int] = set()
-            for j in (*(t[0] for t in self.ops[i].inputs), *self.ops[i].controls):
-                found |= {j} if j in goals else above.get(j, frozenset())
-            above[i] = frozenset(found)
-            if i in goals:
-                missing[i] = len(found)
-                for j in found:
-                    behind[j].append(i)
-        return behind, missing
-
-    def _following(self, goals: set[int]) -> dict[int, int]:
-        """For each goal how many follow at most, one behind the other, from the gradients that it reads."""
-        behind: dict[int, int] = Counter()
-        for i in reversed(self.loose):
-            if i in self.late and not self.ops[i].segment:
-                behind[i] += i in goals
-                for j, _ in self.ops[i].inputs:
-                    behind[j] = max(behind[j], behind[i])
-        return {i: max((behind[j] for j, _ in self.ops[i].inputs if j in self.late), default=behind[i]) for i in goals}
 
     def _price(self, goal: int) -> int:
         return sum(self.makes[i] for i in self._undone([goal]) if i not in self.late)
