@@ -46,8 +46,7 @@ class RewrittenFunction:
     """
 
     def __init__(self, function: Callable[..., Any], settings: Settings, method: Any = None) -> None:
-        # Called in a function that AutoGraph converts, this one is left as it is.
-        functools.update_wrapper(self, tf.autograph.experimental.do_not_convert(function))
+        functools.update_wrapper(self, tf.autograph.experimental.do_not_convert(function))  # AutoGraph leaves it
         functools.update_wrapper(self, function, updated=())
         del vars(self)["__wrapped__"]  # TensorFlow would take what it wraps in its place
         self.__signature__ = inspect.signature(function)
