@@ -349,9 +349,9 @@ TABLE = tf.lookup.experimental.MutableHashTable(tf.string, tf.float32, 0.0)
 
 
 def nothing_saved():
-    model = tfgc.enable(net())
-    model.compile("sgd", "mse")
-    model.train_on_batch(X, X[:, :4])
+    model = tfgc.enable(keras.Sequential([keras.Input((8,)), L.Dense(2000), L.Dense(200)]))
+    model.compile("adam", "mse")
+    model.train_on_batch(X, X[:, :1])
 
 
 class OwnEagerStep(Own):
@@ -375,7 +375,7 @@ WARNINGS = [
     ),
     (
         nothing_saved, tfgc.NothingSavedWarning,
-        "trains as before", "weights, their gradients and optimizer slots are", "A larger batch",
+        "trains as before", "weights and optimizer slots are", "A larger batch",
     ),
     (
         lambda: tfgc.plan(OwnEagerStep(), example=X), UserWarning,

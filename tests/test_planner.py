@@ -321,13 +321,13 @@ def test_a_mode_that_cannot_be_predicted_is_refused(mode, why):
 
 def test_plan_files_that_are_damaged(tmp_path):
     good = tfgc.plan(deep(), BATCH, budget="80%").to_json()
-    newer = json.dumps({**json.loads(good), "version": 7})
+    newer = json.dumps({**json.loads(good), "version": 8})
     forged = json.dumps({**json.loads(good), "outlook": {"peak_bytes": 3}})
     for text, message in [
         ("", "not a plan file"),
         (good[: len(good) // 2], "not a plan file"),
         (good[1:], "not a plan file"),
-        (newer, "version 7, but this tfgc reads up to 6: upgrade tfgc"),
+        (newer, "version 8, but this tfgc reads up to 7: upgrade tfgc"),
         (forged, "not a plan file, or a damaged one"),
         (good.replace("conv2d_1", "conv2d_9"), "do not match its fingerprint"),
     ]:

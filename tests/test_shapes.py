@@ -380,17 +380,13 @@ OPEN = (
 )
 
 
-def train_step(model):
-    return tfgc.train_step(model, "mse", "sgd")
-
-
 def traced_open(model):
     """Enable it, and let it see a batch of open sizes."""
     specs = {t.name: tf.TensorSpec(t.shape, t.dtype) for t in tfgc.enable(model).inputs}
     tf.function(lambda x: model(x, training=True)).get_concrete_function(specs)
 
 
-@pytest.mark.parametrize("use", [tfgc.plan, traced_open, train_step])
+@pytest.mark.parametrize("use", [tfgc.plan, traced_open])
 def test_where_sizes_are_open_all_is_kept_with_a_warning(use):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

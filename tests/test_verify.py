@@ -152,7 +152,8 @@ def test_a_wrong_step_is_found(name, modes, monkeypatch):
     change, kinds = WRONG[name]
     wrong(monkeypatch, change)
     model = fresh(everything)
-    verdict = tfgc.verify(model, None, (X, Y), loss="mse", modes=modes, steps=2)
+    plan = tfgc.plan(model, example=X)
+    verdict = tfgc.verify(model, plan, (X, Y), loss="mse", modes=modes, steps=2)
     assert not verdict
     assert verdict.worst.relative >= 5e-4
     assert kinds <= {difference.kind for difference in verdict.differences}

@@ -147,13 +147,13 @@ class _GuardedFit(out_of_memory.GuardedStep):
         if runner is not None and (latest is None or latest.own_step is None):
             inputs = None if self.atomic is None else keras.utils.unpack_x_y_sample_weight(data)[0]
             return out_of_memory.step_by_nodes(model, runner.plan, inputs, model.optimizer, model.loss, self.mode)
-        if runner is None:
+        if runner is None or latest is None:
             plan, plans = layer_calls.plan_of(model), self._plans_by_calls(data)
         else:
             plan = runner.plan
             plans = functools.partial(own_steps.plans_of, model, latest.own_step, xla=latest.mode == "xla")
-        if plan is None or plans is None:  # Layers are recomputed one by one: there is no plan to explain.
-            return None
+        if plan is None or plans is None:
+            return None  # Layers are recomputed one by one: there is no plan to explain.
         return out_of_memory.StepByPlan(model, plan, model.optimizer, functools.cache(plans))
 
     def _plans_by_calls(self, data: Any) -> Callable[[], CallPlans] | None:

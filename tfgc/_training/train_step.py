@@ -152,6 +152,7 @@ def train_step(
         plan is None and mode == "graph" and micro_batches == 1 and on_oom is None and not replicas
         and apply_gradients == early_updates.AT_END
     )  # fmt: skip
+    functional_graphs.functional_of(model)
     if plan is None and (is_whole or micro_batches > 1):
         plan = planner.plan(model, strategy="keep_all")
     elif plan is None:

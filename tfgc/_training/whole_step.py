@@ -14,12 +14,13 @@ import tensorflow as tf
 from tfgc._calls import tracing
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import concrete_functions, fit_loop, private_api
+from tfgc._framework import concrete_functions, fit_loop, keras_models, private_api
 from tfgc._planning import batch_specs, first_batch
 from tfgc._planning.batch_specs import Signature
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._planning.planner import Request
 from tfgc._run.emit import Built
+from tfgc._tracing import example_sizes
 from tfgc._training import function_peaks, function_plans, out_of_memory, plan_report
 from tfgc._training.function_plans import TracePlans
 from tfgc._training.function_trace import traced
@@ -70,7 +71,11 @@ class WholeStep:
         signature = self._signature(batch)
         plans = self._plans.get(signature) if signature in self._again else None
         if plans is None:
-            found = traced(tf.function(step, autograph=converts), (batch,), {}, sizes)
+            try:
+                found = traced(tf.function(step, autograph=converts), (batch,), {}, sizes)
+            except ValueError:
+                self._check_inputs(batch)
+                raise
 
             def planned_by(request: Request) -> TracePlans:
                 return TracePlans(found, function_plans.Request(request.budget, plan=request.plan), sizes, True)
@@ -102,6 +107,11 @@ class WholeStep:
         """The latest step as its plan sees it, to say why it ran out of memory."""
         plans = None if self.latest is None else self._plans.get(self.latest)
         return plans and out_of_memory.step_as_a_whole(self._model, self._model.optimizer, plans)
+
+    def _check_inputs(self, batch: Any) -> None:
+        """Raise `OptionError` where a functional model does not take the batch, and say what it takes."""
+        if keras_models.has_graph(self._model) and not tracing.has_own_step(self._model):
+            example_sizes.shapes(self._model, keras.utils.unpack_x_y_sample_weight(batch)[0])
 
     def _build(self, batch: Any, rows: int) -> None:
         """Build layers that Keras could not, such as those that make variables of tensors."""
