@@ -3,6 +3,7 @@
 import collections
 import gc
 import os
+import pathlib
 
 import pytest
 
@@ -104,7 +105,12 @@ def replays(monkeypatch):
     return seen
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
+    listed = set((pathlib.Path(__file__).parent / "combinations.txt").read_text().splitlines())
+    for item in items:
+        if item.nodeid in listed:
+            item.add_marker(pytest.mark.slow)
     import tensorflow as tf
 
     if not tf.config.list_physical_devices("GPU"):
