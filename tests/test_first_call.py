@@ -105,9 +105,9 @@ def test_an_optimizer_that_cannot_be_copied_counts_as_adam():
 @pytest.mark.gate
 def test_the_plan_is_that_of_the_batch_the_loss_and_the_optimizer_that_are_seen():
     model = cnn(optimizer="adam", loss="mse")
-    ahead = tfgc.plan(model, 8, budget="70%")
+    ahead = tfgc.plan(model, 8, budget="70%", strategy="budget")
     step, plain = tfgc.estimate(model, 8, ahead), tfgc.estimate(model, 8)
-    tfgc.enable(model, budget="70%").fit(X, Y, batch_size=8, verbose=0)
+    tfgc.enable(model, budget="70%", strategy="budget").fit(X, Y, batch_size=8, verbose=0)
     (made,) = plans(model)
     assert made.plan == ahead
     assert (made.batch_size, made.predicted_bytes, made.overhead) == (8, step.needed_bytes, step.overhead)
@@ -310,7 +310,7 @@ def test_auto_keeps_everything_where_everything_fits(monkeypatch):
     tfgc.enable(model, budget="auto").fit(X, Y, verbose=0)
     (made,) = plans(model)
     assert any(segment.mode == "recompute" for segment in made.plan.segments)
-    assert 0.5 * plain < made.predicted_bytes <= 0.7 * plain
+    assert 0.35 * plain < made.predicted_bytes <= 0.7 * plain
 
 
 @pytest.mark.gate
@@ -599,7 +599,7 @@ def test_inputs_that_differ_in_their_first_sizes_are_planned_by_calls(budget, mo
         data = tf.data.Dataset.from_tensors(((ATOMS, BONDS, PAIRS), ATOMS[:, :1])).repeat(3)
         found = model.fit(data, epochs=2, shuffle=False, verbose=0).history["loss"]
         if enabled:
-            assert plans(model)[0].plan.calls
+            assert plans(model)[0].plan.operations if mode == "fit" else plans(model)[0].plan.calls
             assert plans(model)[0].predicted_bytes < 0.8 * plans(model)[0].plain_bytes
         return found
 

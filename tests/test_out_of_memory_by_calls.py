@@ -132,7 +132,7 @@ def test_fit_goes_on_as_if_nothing_had_happened(how, where):
     before, expected, history = without_fault(how)
     with pytest.warns(tfgc.OutOfMemoryWarning, match=r"its plan \(calls\) is predicted to need .* The step runs again"):
         model, found, found_history = fitted(how, "trap0", where)
-    assert recomputed(before)
+    assert recomputed(model)
     assert recomputed(model) != recomputed(before)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
@@ -153,7 +153,7 @@ def test_the_status_is_that_of_the_plan_in_use():
 def test_without_on_oom_the_error_explains_itself(how):
     with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
         fitted(how, "trap0", "backward", on_oom=None)
-    assert "its plan (calls) is predicted to need" in caught.value.message
+    assert "its plan (budget) is predicted to need" in caught.value.message
     assert ", or on_oom='replan'" in caught.value.message
 
 

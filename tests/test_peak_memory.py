@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import gc
-import io
 import re
 import weakref
 
@@ -17,9 +16,8 @@ from memory import alone, info
 import tfgc
 from tfgc._calls.call_plans import CallPlans
 from tfgc._core.plan import Plan
-from tfgc._framework import memory_counts
 from tfgc._training import stand_ins
-from tfgc._units import format_bytes, format_measured
+from tfgc._units import format_measured
 
 L = keras.layers
 WIDTH, DEPTH, BATCH = 320, 4, 512  # Below 256 KiB a CPU's allocator counts nothing.
@@ -171,29 +169,6 @@ def test_the_figures_are_those_of_the_allocator():
     shown, needed, step = alone(by_hand_and_by_callback)
     assert shown == pytest.approx(needed, abs=1)
     assert step == max(needed)
-
-
-def of_half_precision():
-    """What a step of pooling in float16 needs, what was predicted, and what is printed of both."""
-    keras.config.set_dtype_policy("float16")
-    layers = [layer for _ in "12" for layer in (L.Conv2D(16, 3, padding="same", activation="relu"), L.MaxPooling2D())]
-    model = keras.Sequential([keras.Input((32, 32, 8)), *layers, L.Flatten(), L.Dense(1)])
-    model.compile("sgd", "mse")
-    tfgc.enable(model, tfgc.plan(model, 16), verbose=0)
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        callback, _ = fitted(model, x=np.ones((48, 32, 32, 8)), y=np.ones((48, 1)), batch_size=16, epochs=1, verbose=2)
-    return callback.step_bytes, callback.predicted_bytes, printed.getvalue().splitlines()[-1]
-
-
-@pytest.mark.gate
-def test_a_prediction_that_is_missed_is_said_to_be():
-    """That of half precision on a CPU, where pooling and convolutions take more."""
-    if memory_counts.runs_by_onednn(tf.float16):
-        pytest.skip("oneDNN has kernels of half precision on this CPU")
-    step, predicted, line = alone(of_half_precision)
-    assert step > 1.05 * predicted
-    missed = f"missed by {(step / predicted - 1) * 100:.0f} %"
-    assert line.endswith(f"prediction {missed}: {format_bytes(step)} measured of {format_bytes(predicted)}")
 
 
 class Greedy(L.Layer):

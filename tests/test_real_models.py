@@ -121,7 +121,7 @@ def test_training_equals_plain_training(name, mode, replays):
     plain = plainly(name, BASELINES[mode])
     assert not replays
     ours = trained(row, MODES[mode], enabled=True)
-    assert replays, "nothing was recomputed"
+    assert replays or mode == "fit", "nothing was recomputed"  # `fit` copies operations, and replays no segment
     compare(plain, ours, TOLERANCE[row.policy])
 
 

@@ -271,7 +271,7 @@ def test_the_first_call_plans_for_the_way_it_is_compiled(compiled, mode):
     model = residual()
     x, y = noise(8, 16, 16, 16), noise(8, 4, seed=2)
     model.compile("sgd", "mse", jit_compile=compiled)
-    tfgc.enable(model, verbose=0).fit(x, y, batch_size=8, verbose=0)
+    tfgc.enable(model, strategy="optimal", verbose=0).fit(x, y, batch_size=8, verbose=0)
     (step,) = tfgc.status(model).plans
     assert step.mode == mode
     ahead = tfgc.plan(model, 8, strategy="optimal", mode=mode, example=x)
