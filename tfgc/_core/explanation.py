@@ -30,9 +30,8 @@ def explain(plan: Segmentation) -> str:
     apart = (_SEARCHED,) if confirmed is None else (_SEARCHED, confirmation.OPTION)
     settings = ", ".join(f"{k}={v!r}" for k, v in plan.options.items() if k not in apart)
     made = f"{plan.strategy!r} ({settings})" if settings else repr(plan.strategy)
-    count = len(plan.segments)
-    lines = [f"Plan by {made} for {per}: {count} segment{'s' * (count > 1)}, {again} of them recomputed."]
-    lines += searched(plan)
+    count = f"{len(plan.segments)} segment{'s' * (len(plan.segments) > 1)}"
+    lines = [f"Plan by {made} for {per}: {count}, {again} of them recomputed.", *searched(plan)]
     if plan.outlook is None:
         lines.append(_UNKNOWN + ("" if again else _KEPT))
         return filled([*lines, ""]) + "\n" + table(_COLUMNS, _rows(plan, None), (0, 1, 5))
@@ -82,11 +81,13 @@ def searched(plan: Segmentation) -> Iterator[str]:
 
 
 def _outlook(plan: Segmentation, outlook: Outlook, confirmed: confirmation.Confirmation | None) -> Iterator[str]:
-    counted = "seconds" if outlook.unit == "s" else "floating-point operations"
-    words = needs(outlook)
+    counted, words = "seconds" if outlook.unit == "s" else "floating-point operations", needs(outlook)
     yield f"{words[0].upper()}{words[1:]}, most while {outlook.node!r} {_PHASES[outlook.phase]}."
     if confirmed is not None:
         yield f"{confirmed}."
+    if plan.operations:
+        yield f"Overhead {format_percent(outlook.overhead)} of the plain step's work. Bytes are those of live buffers."
+        return
     yield from _peak_of(plan.segments, outlook)
     yield (
         f"Overhead {format_percent(outlook.overhead)} of the plain step's work, counted in {counted}; no plan of this "

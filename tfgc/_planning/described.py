@@ -97,7 +97,6 @@ def _segments(made: Rewritten, forward: Sequence[int]) -> Iterator[Segment]:
             inner=None if cut is None or not (recomputes and cut.inside) else _inner(step, nodes, cut.inside),
             stored_bytes=sum(map(step.size, new)),
             inside_bytes=sum(step.size(b) for i in nodes if i in dropped for b in step.makes[i]),
-            input_bytes=sum(step.size(b) for b in read if step.is_planned(b)),
             work=sum(op.work for op in again),
         )
 
