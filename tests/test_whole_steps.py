@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfgc
-from tfgc._training import rewritten_function
+from tfgc._training import function_trace
 
 L = keras.layers
 ROWS, SIZE = 16, 24
@@ -107,7 +107,8 @@ def test_fit_by_a_plan_of_the_whole_step_gives_plains_bits(kind):
         np.testing.assert_equal(other, one)
 
 
-def test_the_python_code_of_a_step_runs_once_for_a_trace():
+def counting():
+    """A list that grows whenever the code of a step runs, and the class whose step that is."""
     runs = []
 
     class Counting(keras.Model):
@@ -115,6 +116,11 @@ def test_the_python_code_of_a_step_runs_once_for_a_trace():
             runs.append(data[0].shape)
             return super().train_step(data)
 
+    return runs, Counting
+
+
+def test_the_python_code_of_a_step_runs_once_for_a_trace():
+    runs, Counting = counting()
     model = tfgc.enable(cnn(Counting), verbose=0)
     model.compile("sgd", "sparse_categorical_crossentropy")
     model.fit(X[:ROWS], Y[:ROWS], batch_size=ROWS, epochs=3, verbose=0)
@@ -122,13 +128,7 @@ def test_the_python_code_of_a_step_runs_once_for_a_trace():
 
 
 def test_a_plan_within_a_budget_is_corrected_by_real_steps_and_traced_no_further():
-    runs = []
-
-    class Counting(keras.Model):
-        def train_step(self, data):
-            runs.append(data[0].shape)
-            return super().train_step(data)
-
+    runs, Counting = counting()
     model = cnn(Counting)
     model.compile("sgd", "sparse_categorical_crossentropy")
     tfgc.enable(model, budget="60%", verbose=0)
@@ -184,12 +184,12 @@ def test_a_plan_of_a_step_is_saved_and_given_to_a_model_of_other_names_and_anoth
 @pytest.mark.parametrize("off", [0.0, 1e-7])
 def test_verify_proves_the_step_to_the_bit(off, monkeypatch):
     """A rounding more, which every tolerance allows, is no proof."""
-    built = rewritten_function.Built.__call__
+    built = function_trace.Built.__call__
 
     def rounded(self, tensors):
         return [t * (1 + off) if off and t.dtype == tf.float32 else t for t in built(self, tensors)]
 
-    monkeypatch.setattr(rewritten_function.Built, "__call__", rounded)
+    monkeypatch.setattr(function_trace.Built, "__call__", rounded)
     model = cnn()
     model.compile("sgd", "sparse_categorical_crossentropy")
     verdict = tfgc.verify(model, None, (X[:ROWS], Y[:ROWS]), modes="graph", steps=1)

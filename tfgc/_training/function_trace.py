@@ -1,4 +1,4 @@
-"""A user's function traced apart, for the arguments that TensorFlow traces another function with."""
+"""A user's function traced apart, for the arguments that TensorFlow traces another with, and built again by a plan."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfgc._framework import whole_steps
+from tfgc._framework import concrete_functions, whole_steps
+from tfgc._planning.step_plans import Rewritten
+from tfgc._run.emit import Built
 from tfgc._step.trace import Trace, trace
 
 
@@ -22,6 +24,13 @@ def traced(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], shapes
     """
     specs, named = tf.nest.map_structure(_spec, (tuple(args), dict(kwargs)))
     return trace(_Plainly(function), *specs, rows=rows_of(shapes), shapes=shapes, **named)
+
+
+def results(trace: Trace, plan: Rewritten, given: Sequence[tf.Tensor], *, xla: bool) -> Any:
+    """What a traced function returns, built by a plan in the graph at hand; as it is where the plan changes nothing."""
+    if plan.unchanged:
+        return concrete_functions.call_flat(trace.function, [*given])
+    return trace.function.function_type.pack_output(Built(trace, plan.step, xla)(given))
 
 
 def shapes_of(arguments: Any, signature: inspect.Signature) -> list[tf.TensorShape]:

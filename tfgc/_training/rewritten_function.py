@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfgc._framework import concrete_functions, private_api, whole_steps
-from tfgc._run.emit import Built
 from tfgc._step.trace import Trace
 from tfgc._training.function_peaks import measured
 from tfgc._training.function_plans import Request, TracePlans
 from tfgc._training.function_status import FunctionStatus, line, trace_status
-from tfgc._training.function_trace import shapes_of, traced
+from tfgc._training.function_trace import results, shapes_of, traced
 
 _UNDER_TAPE = "a tape around the call records it; put the tape into the function"
 _IN_STRATEGY = "in the scope of a tf.distribute.Strategy no step is rewritten"
@@ -72,14 +71,14 @@ class RewrittenFunction:
             plans = self._unsettled(args, kwargs)
             if plans is None:
                 return self._runs(*args, **kwargs)
-            results, made_bytes = measured(self._runs, args, kwargs)
+            returned, made_bytes = measured(self._runs, args, kwargs)
         finally:
             self._call.arguments = None
         if made_bytes is None:
             self._is_measured = False
         elif plans.saw(made_bytes):
             self._runs = self._emitted()
-        return results
+        return returned
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
@@ -179,10 +178,7 @@ class RewrittenFunction:
         self._graphs[graph] = plans
         for variable in function.variables:  # so that tapes around the call watch them
             variable.read_value()
-        if plans.plan.unchanged:
-            return concrete_functions.call_flat(function, given)
-        made = Built(found, plans.plan.step, self._xla or private_api.in_xla())(given)
-        return function.function_type.pack_output(made)
+        return results(found, plans.plan, given, xla=self._xla or private_api.in_xla())
 
     def _unsettled(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TracePlans | None:
         """The plans for these arguments, if their steps are to be measured."""

@@ -14,16 +14,14 @@ import tensorflow as tf
 from tfgc._calls import tracing
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import concrete_functions, fit_loop, keras_models, private_api
+from tfgc._framework import fit_loop, keras_models, private_api
 from tfgc._planning import batch_specs, first_batch
 from tfgc._planning.batch_specs import Signature
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._planning.planner import Request
-from tfgc._run.emit import Built
 from tfgc._tracing import example_sizes
-from tfgc._training import function_peaks, function_plans, out_of_memory, plan_report
+from tfgc._training import function_peaks, function_plans, function_trace, out_of_memory, plan_report
 from tfgc._training.function_plans import TracePlans
-from tfgc._training.function_trace import traced
 from tfgc._training.training_state import TrainingState
 from tfgc._units import format_bytes
 
@@ -72,7 +70,7 @@ class WholeStep:
         plans = self._plans.get(signature) if signature in self._again else None
         if plans is None:
             try:
-                found = traced(tf.function(step, autograph=converts), (batch,), {}, sizes)
+                found = function_trace.traced(tf.function(step, autograph=converts), (batch,), {}, sizes)
             except ValueError:
                 self._check_inputs(batch)
                 raise
@@ -87,10 +85,7 @@ class WholeStep:
         planned = _planned(plans, time.perf_counter() - start, shapes)
         self.latest, self.made[signature] = signature, planned
         plan_report.report(self._model.name, planned, verbose=self._verbose)
-        if plans.plan.unchanged:
-            return concrete_functions.call_flat(plans.trace.function, given)
-        made = Built(plans.trace, plans.plan.step, False)(given)
-        return plans.trace.function.function_type.pack_output(made)
+        return function_trace.results(plans.trace, plans.plan, given, xla=False)
 
     def watched(self, run: Callable[[], Any], build: Callable[[], Any]) -> Any:
         """What a step gives; where its peak shows that another plan is better, it is built anew."""
