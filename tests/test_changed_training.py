@@ -10,7 +10,7 @@ from equality import in_turn, mostly, noise
 
 import tfgc
 from tfgc._framework import fit_loop
-from tfgc._training import plan_report, whole_step
+from tfgc._training import function_trace, plan_report
 from tfgc._training.training_state import TrainingState
 
 L = keras.layers
@@ -67,7 +67,7 @@ def latest(model):
 def planned(monkeypatch):
     """One entry for each time that a step is planned."""
     times = []
-    for module, name in ((plan_report, "planned"), (whole_step, "traced")):
+    for module, name in ((plan_report, "planned"), (function_trace, "traced")):
         original = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, original=original, **k: times.append(1) or original(*a, **k))
     return times
