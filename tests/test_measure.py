@@ -592,7 +592,7 @@ def test_command_line(tmp_path):
         "plain-graph",
         "sqrt-compiled",
         "sqrt-graph",
-        "cut-off",
+        "saved",
         "overhead",
         "Loss of each step",
     ):

@@ -108,15 +108,18 @@ class Measurement(Shown):
         """The name of the plain case in the same loop, such as `plain-eager` for `sqrt(8)-compiled`."""
         return f"plain-{PLAIN.get(self.mode, self.mode)}"
 
+    @property
+    def needed_bytes(self) -> int | None:
+        """What a step needs, all that is held between steps included; None if it was not measured."""
+        return None if self.peak_bytes is None else (self.resident_bytes or 0) + self.peak_bytes
+
+    @property
+    def predicted_needs(self) -> int | None:
+        """The same as predicted; None if it was not."""
+        return self.predicted and self.predicted.peak_bytes + (self.predicted.fixed_bytes or self.resident_bytes or 0)
+
     def plot(self) -> Any:
-        """Draw the memory of one step over time, by matplotlib.
-
-        Returns:
-            The matplotlib axes: `measurement.plot().figure.savefig("step.png")`.
-
-        Raises:
-            TfgcError: If no step was measured, or matplotlib is not installed.
-        """
+        """Draw the memory of one step over time; return the axes of matplotlib, which the extra `plot` installs."""
         held = self.resident_bytes or 0
         lines = {"handed out by the allocator": [(second, held + count) for second, count in self.timeline]}
         title = self._shown()[0].removeprefix("of ")
@@ -128,14 +131,18 @@ class Measurement(Shown):
             return f"{title}{self.status}{self.detail and ', '}{self.detail}", (), rows
         held = self.resident_bytes or 0
         rows.append(("needs", f"{format_bytes(held)} between steps and {format_bytes(self.peak_bytes)} in a step"))
-        if self.predicted is not None:
-            predicted = self.predicted.peak_bytes + (self.predicted.fixed_bytes or 0)
-            rows.append(("predicted", format_bytes(predicted)))
+        if self.predicted_needs is not None:
+            rows.append(("predicted", format_bytes(self.predicted_needs)))
         if self.step_seconds is not None:
             rows.append(("a step takes", format_seconds(self.step_seconds)))
         if self.detail:
             rows.append(("plan", self.detail))
         return f"{title}needs {format_bytes(held + self.peak_bytes)}", (), rows
+
+    def saved(self, baseline: "Measurement | None") -> float | None:
+        """The part of what `baseline` needs that this case does not need; None where either has no figure."""
+        needed, plain = self.needed_bytes, None if baseline is None else baseline.needed_bytes
+        return None if needed is None or not plain else 1 - needed / plain
 
     def against(self, baseline: "Measurement | None") -> tuple[float | None, float | None]:
         """Cut-off and overhead against `baseline`; None where either has no figure.

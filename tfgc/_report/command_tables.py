@@ -37,11 +37,11 @@ def heads(plain: Sequence[str], process: str = "process", relation: str = "") ->
     """The heads of the columns of `rows`.
 
     >>> heads(["plain-graph"], relation="against plain-")
-    ('case', 'peak', 'cut-off against plain-graph', 'process', 'step', 'overhead against plain-graph')
+    ('case', 'needs', 'saved against plain-graph', 'process', 'step', 'overhead against plain-graph')
     """
     modes = [relation + name.removeprefix("plain-") for name in plain]
-    cut_offs, overheads = ([f"{what} {mode}" for mode in modes] for what in ("cut-off", "overhead"))
-    return "case", "peak", *cut_offs, process, "step", *overheads
+    saved, overheads = ([f"{what} {mode}" for mode in modes] for what in ("saved", "overhead"))
+    return "case", "needs", *saved, process, "step", *overheads
 
 
 def rows(records: Sequence[Measurement]) -> list[list[str]]:
@@ -53,11 +53,11 @@ def rows(records: Sequence[Measurement]) -> list[list[str]]:
         if record.status != "ok":
             table.append([record.name, record.status, *[""] * (2 + 2 * len(plain))])
             continue
-        cells = [record.name, _text(format_bytes, record.peak_bytes)]
+        cells = [record.name, _text(format_bytes, record.needed_bytes)]
         ratios = [_ratios(record, baseline) for baseline in plain]
-        cut_offs, overheads = zip(*ratios) if ratios else ((), ())
+        saved, overheads = zip(*ratios) if ratios else ((), ())
         resident = _text(format_bytes, record.process_peak_bytes)
-        cells += [*cut_offs, resident, pace.seconds(record), *overheads]
+        cells += [*saved, resident, pace.seconds(record), *overheads]
         table.append(cells)
     return table
 
@@ -89,10 +89,10 @@ def print_table(table: Any, file: TextIO | None = None) -> None:
 
 
 def _ratios(record: Measurement, baseline: Measurement | None) -> tuple[str, str]:
-    """Cut-off and overhead as text."""
+    """The part of what the baseline needs that is saved, and the overhead, as text."""
     if record is baseline:
         return "baseline", "baseline"
-    return format_percent(record.against(baseline)[0]), pace.overhead(record, baseline)
+    return format_percent(record.saved(baseline)), pace.overhead(record, baseline)
 
 
 def _legend(records: Sequence[Measurement]) -> str:
@@ -100,8 +100,8 @@ def _legend(records: Sequence[Measurement]) -> str:
     against = " and ".join(f"{name} ({BASELINES[name]})" for name in baselines(records))
     failed = "".join(f"\n{r.name}: {r.status}, {r.detail}." for r in records if r.status != "ok")
     return (
-        f"peak: median over the steps of what the {device} allocator holds above weights, optimizer and data. "
-        f"cut-off: the part of it that is saved, against {against}. process: largest resident "
+        f"needs: what the {device} allocator holds at most in a step, weights, optimizer and data included; the median "
+        f"over the steps. saved: the part of what {against} needs. process: largest resident "
         f"set of the process (memory_profiler). step: {pace.timing(records)} "
         f"overhead: the extra time of a step, against the same baseline.{failed}"
     )

@@ -26,7 +26,7 @@ def of_study(study: Study) -> list[Plot]:
 
 def memory(study: Study) -> Plot | None:
     """Allocated bytes over one step, a line a case."""
-    return _memory(study, study.records, "Memory over one step, above weights")
+    return _memory(study, study.records, "Memory over one step")
 
 
 def closer(study: Study) -> Plot | None:
@@ -44,14 +44,15 @@ def _memory(study: Study, records: Sequence[Measurement], title: str) -> Plot | 
     records = [r for r in records if r.timeline]
     if not records:
         return None
-    size, unit = unit_of(max(count for r in records for _, count in r.timeline))
+    lines = [[(second, (r.resident_bytes or 0) + count) for second, count in r.timeline] for r in records]
+    size, unit = unit_of(max(count for line in lines for _, count in line))
     names = [short(r.name) for r in records]
     failed = [f"{short(r.name)}: {r.status}" for r in study.records if r.status in ("oom", "failed")]
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
-        for record, label in zip(records, names):
-            times, counts = zip(*record.timeline)
+        for record, line, label in zip(records, lines, names):
+            times, counts = zip(*line)
             style: dict[str, Any]
             if record.case == "plain":
                 style = {"color": INK if record.mode == "graph" else MUTED, "zorder": 3}
@@ -70,7 +71,8 @@ def _memory(study: Study, records: Sequence[Measurement], title: str) -> Plot | 
             axes.plot([], [], " ", label=label)
         legend(figure, [*names, *failed])
 
-    peaks = ", ".join(f"{r.name} {format_bytes(max(count for _, count in r.timeline))}" for r in records)
+    most = (format_bytes(max(count for _, count in line)) for line in lines)
+    peaks = ", ".join(f"{r.name} {peak}" for r, peak in zip(records, most))
     words = f"A line a case, in {unit} over seconds; plain cases are dashed. The highest points: {peaks}."
     return Plot(study_summary.heading(study), title, words, draw, 2.2 + legend_height([*names, *failed]))
 
@@ -123,11 +125,11 @@ def front(study: Study) -> Plot | None:
 
 
 def predicted(studies: Sequence[Study]) -> Plot | None:
-    """Predicted against measured peaks, over all studies; None if there are none."""
+    """What is predicted to be needed against what is, over all studies; None if there are none."""
     names = ["within 10 %", "equal"]
     known: list[tuple[str, list[tuple[int, int]]]] = []
     for study in studies:
-        pairs = [(r.predicted.peak_bytes, r.peak_bytes) for r in study.records if r.predicted and r.peak_bytes]
+        pairs = [(r.predicted_needs, r.needed_bytes) for r in study.records if r.predicted_needs and r.needed_bytes]
         known += [(study_summary.heading(study), pairs)] if pairs else []
     if not known:
         return None
@@ -143,10 +145,10 @@ def predicted(studies: Sequence[Study]) -> Plot | None:
         for i, (_, pairs) in enumerate(known):
             style = {"color": SERIES[i % len(SERIES)], "marker": MARKERS[i % len(MARKERS)], "linestyle": ""}
             axes.plot(*zip(*((guess / size, peak / size) for guess, peak in pairs)), label=names[i + 2], **style)
-        axes.set(xlabel=f"predicted peak ({unit})", ylabel=f"measured peak ({unit})", xlim=(0, end), ylim=(0, end))
+        axes.set(xlabel=f"predicted to need ({unit})", ylabel=f"needs ({unit})", xlim=(0, end), ylim=(0, end))
         legend(figure, names)
 
     off = [abs(guess / peak - 1) for _, pairs in known for guess, peak in pairs]
     mean, worst = map(format_percent, (sum(off) / len(off), max(off)))
     words = f"Of {len(off)} cases the prediction is off by {mean} on average and by {worst} at most."
-    return Plot("", "Predicted against measured peaks", words, draw, 2.6 + legend_height(names))
+    return Plot("", "Predicted against measured", words, draw, 2.6 + legend_height(names))

@@ -7,11 +7,9 @@ from tfgc._report import pace
 from tfgc._units import format_bytes, format_percent
 
 GLOSSARY = (
-    ("peak", "Most bytes at once in a training step, above what stays between steps (weights, optimizer, data): "
-     "the median over the counted steps of what TensorFlow's allocator reports. The peaks of a Pareto front are those "
-     "of the whole step, weights and optimizer slots included."),
-    ("cut-off", "The part of a baseline's peak that is saved: 1 - peak / baseline's peak, in %. Weights and optimizer "
-     "are left out of both."),
+    ("needs, peak", "Most bytes at once in a training step, all that stays between steps (weights, optimizer, data) "
+     "included: the median over the counted steps of what TensorFlow's allocator reports."),
+    ("saved", "The part of what a baseline needs that is saved: 1 - needs / baseline's needs, in %."),
     ("overhead", "The extra time of a step: time / baseline's time - 1, in %, the median over steps in turn, and its "
      "spread, which holds the true median 9 times in 10. Predictions count work instead: seconds "
      "of each layer in a profiled step, or floating-point operations (flop)."),
@@ -37,14 +35,14 @@ def heading(study: Study) -> str:
 def best(study: Study) -> Measurement | None:
     """The recomputed case of least peak; None if there is none."""
     own = [r for r in study.records if r.status == "ok" and r.case != "plain" and r.peak_bytes is not None]
-    return min(own, key=lambda r: r.peak_bytes or 0, default=None)
+    return min(own, key=lambda r: r.needed_bytes or 0, default=None)
 
 
 def summary(study: Study) -> str:
     """The outcome, in a few sentences."""
     least = best(study)
     if least is not None:
-        sentences = [f"The least peak is that of {least.name}: {format_bytes(least.peak_bytes or 0)}."]
+        sentences = [f"The least is needed by {least.name}: {format_bytes(least.needed_bytes or 0)}."]
         names = ("plain-xla", "plain-graph", "plain-eager")[least.mode != "xla" :]
         sentences += [_against(study, least, name) for name in names]
         return " ".join(filter(None, sentences))
@@ -73,12 +71,11 @@ def _against(study: Study, record: Measurement, name: str) -> str:
         tried = [r.status for r in study.records if r.name == name and r.status in ("oom", "failed")]
         ends = {"oom": "ran out of memory", "failed": "failed"}
         return f"There is no baseline {name}: it {ends[tried[0]]}." if tried else ""
-    cut_off, _ = record.against(baseline)
-    parts = []
-    if cut_off is not None:
-        share = format_percent(abs(cut_off))
-        words = f"saves {share} of the peak" if cut_off >= 0 else f"takes {share} more memory"
-        parts.append(f"{words} ({format_bytes(baseline.peak_bytes or 0)})")
+    saved, parts = record.saved(baseline), []
+    if saved is not None:
+        share = format_percent(abs(saved))
+        words = f"saves {share} of what that needs" if saved >= 0 else f"needs {share} more"
+        parts.append(f"{words} ({format_bytes(baseline.needed_bytes or 0)})")
     if words := pace.verdict(record, baseline):
         parts.append(words)
     return f"Against {baseline.name} it {' and '.join(parts)}." if parts else ""

@@ -88,17 +88,18 @@ def predicted(study: Study) -> TextTable | None:
     cells, units = [], {guess.unit for _, guess in known}
     for record, guess in known:
         measured, apart, overhead = "", "", ""
-        if record.peak_bytes is not None:
-            measured = format_bytes(record.peak_bytes)
-            apart = format_percent(guess.peak_bytes / record.peak_bytes - 1, "+.1f") if record.peak_bytes else ""
+        needs = record.predicted_needs or 0
+        if record.needed_bytes is not None:
+            measured = format_bytes(record.needed_bytes)
+            apart = format_percent(needs / record.needed_bytes - 1, "+.1f") if record.needed_bytes else ""
             overhead = pace.overhead(record, study_summary.plain(study, record.baseline))
         cells.append([
-            record.name, format_bytes(guess.peak_bytes), measured, apart, format_percent(guess.overhead, "+.0f"),
-            overhead, format_bytes(guess.floor_bytes), guess.floor_node,
+            record.name, format_bytes(needs), measured, apart, format_percent(guess.overhead, "+.0f"),
+            overhead, format_bytes(needs - guess.peak_bytes + guess.floor_bytes), guess.floor_node,
             format_bytes(guess.host_bytes) if guess.host_bytes else "",
         ])  # fmt: skip
     heads = (
-        "case", "predicted peak", "measured peak", "prediction off by", "predicted overhead", "measured overhead",
+        "case", "predicted to need", "needs", "prediction off by", "predicted overhead", "measured overhead",
         "floor", "floor set by", "on the host",
     )  # fmt: skip
     if not any(guess.host_bytes for _, guess in known):
@@ -148,10 +149,11 @@ def overview(studies: Sequence[Study]) -> TextTable:
         least = study_summary.best(study)
         row = [study_summary.heading(study), *[""] * (3 + 2 * len(plain))]
         if least is not None:
-            ratios = [ratio for name in plain for ratio in least.against(study_summary.plain(study, name))]
-            shares = [format_percent(*pair) for pair in zip(ratios, (".1f", "+.0f") * len(plain))]
+            shares = []
+            for baseline in (study_summary.plain(study, name) for name in plain):
+                shares += [format_percent(least.saved(baseline)), format_percent(least.against(baseline)[1], "+.0f")]
             seconds = "" if least.step_seconds is None else format_seconds(least.step_seconds)
-            row[1:] = [least.name, format_bytes(least.peak_bytes or 0), seconds, *shares]
+            row[1:] = [least.name, format_bytes(least.needed_bytes or 0), seconds, *shares]
         cells.append(row)
-    ratios = [f"{what} against {name}" for name in plain for what in ("cut-off", "overhead")]
-    return TextTable("Networks", ("network", "least peak", "peak", "step", *ratios), cells)
+    ratios = [f"{what} against {name}" for name in plain for what in ("saved", "overhead")]
+    return TextTable("Networks", ("network", "needs least", "needs", "step", *ratios), cells)
