@@ -195,3 +195,30 @@ def test_verify_proves_the_step_to_the_bit(off, monkeypatch):
     verdict = tfgc.verify(model, None, (X[:ROWS], Y[:ROWS]), modes="graph", steps=1)
     assert bool(verdict) is verdict.is_exact is (not off)
     assert f"graph optimizer off: {'not ' if off else ''}all results are equal to the bit" in str(verdict)
+
+
+def test_what_kernels_take_aside_is_measured_and_said(capsys):
+    # On CPUs, convolutions and pooling of halves compute in copies that no trace shows.
+    keras.utils.set_random_seed(3)
+    layers = [
+        layer
+        for filters in (16, 32, 64)
+        for layer in (
+            keras.layers.Conv2D(filters, 3, padding="same", activation="relu", dtype="float16"),
+            keras.layers.MaxPooling2D(dtype="float16"),
+        )
+    ]
+    model = keras.Sequential([keras.Input((64, 64, 3)), *layers, keras.layers.GlobalAveragePooling2D()], name="halves")
+    model.compile("sgd", "mse")
+    tfgc.enable(model)
+    x, y = np.ones((128, 64, 64, 3), "float32"), np.ones((128, 64), "float32")
+    model.fit(x, y, batch_size=32, verbose=0)
+    (status,) = tfgc.status(model).plans
+    with tfgc.peak() as peak:
+        model.fit(x, y, batch_size=32, verbose=0)
+    assert status.measured_bytes == pytest.approx(peak.peak_bytes - peak.held_bytes, rel=0.6)
+    assert status.measured_bytes > 1.5 * status.plain_bytes
+    told = capsys.readouterr().err
+    assert "'halves': " in told
+    assert "measured: kernels take more than what is simulated" in told
+    assert "(simulated), " in str(status)

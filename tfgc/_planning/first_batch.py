@@ -47,6 +47,7 @@ class PlannedStep:
     unchanged: str | None = None
     own_step: Any = None
     shapes: Shapes = ()
+    measured_bytes: int | None = None  # what a step was measured to need
 
     def holds_for(self, shapes: Shapes, budget: Budget | None, own_step: Any = None) -> bool:
         """Whether inputs of these shapes run by it: none larger, if there is a budget; any, if there is none.

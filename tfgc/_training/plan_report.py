@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
@@ -17,6 +17,7 @@ from tfgc._pure import python_random
 from tfgc._units import format_bytes, format_needs, format_percent, format_seconds
 
 Made = TypeVar("Made")
+_HIDDEN = "kernels take more than what is simulated, and what is saved does not show"
 
 
 def mode_of_call(compile_segments: bool) -> Mode:
@@ -105,6 +106,17 @@ def line(name: str, made: PlannedStep) -> str:
     words.append("batch size unknown" if made.batch_size is None else f"batch of {made.batch_size}")
     words.append(f"planned in {format_seconds(made.seconds)}")
     return ", ".join(words)
+
+
+def measured(made: Any) -> str:
+    """What a `PlannedStep` or `PlanStatus` was measured to need, and whether what is saved shows in that."""
+    words = f"{format_bytes(made.measured_bytes)} measured"
+    return words if shows(made) else f"{words}: {_HIDDEN}"
+
+
+def shows(made: Any) -> bool:
+    """Whether what was measured is less than what the plain step is simulated to need, if anything is saved."""
+    return made.unchanged is not None or made.plain_bytes is None or made.measured_bytes < made.plain_bytes
 
 
 def promise(plan: Plan, predicted_bytes: int | None, plain_bytes: int | None) -> str:

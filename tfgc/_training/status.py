@@ -33,6 +33,7 @@ class PlanStatus(Brief):
         overhead: Work on top of the plain step's, as a fraction of it; None if unknown.
         planning_seconds: How long planning took at the first call; None for a plan that was given.
         unchanged: Why nothing is recomputed although that was asked for, or None.
+        measured_bytes: What a step of `fit` was measured to need in the first steps by this plan, or None.
     """
 
     plan: Plan | None
@@ -45,6 +46,7 @@ class PlanStatus(Brief):
     overhead: float | None = None
     planning_seconds: float | None = None
     unchanged: str | None = None
+    measured_bytes: int | None = None
 
     def __str__(self) -> str:
         name = f"{self.part}: " if self.part else ""
@@ -55,6 +57,8 @@ class PlanStatus(Brief):
         promise = plan_report.promise(self.plan, self.predicted_bytes, self.plain_bytes)
         if self.unchanged is not None:
             promise = f"trains as before: {self.unchanged}"
+        if self.measured_bytes is not None:
+            promise += f" (simulated), {plan_report.measured(self)}"
         return f"{name}by {self.plan.strategy!r}{where}{inputs}, {promise}"
 
 
@@ -171,5 +175,5 @@ def _given(plan: Plan, part: str) -> PlanStatus:
 def _made(made: PlannedStep, part: str = "", sizes: Any = None) -> PlanStatus:
     return PlanStatus(
         made.plan, part, made.mode, sizes, made.batch_size, made.predicted_bytes, made.plain_bytes, made.overhead,
-        made.seconds, made.unchanged,
+        made.seconds, made.unchanged, made.measured_bytes,
     )  # fmt: skip

@@ -4,6 +4,8 @@ In a budget the peaks of real steps are read, and where another plan is better b
 """
 
 import contextlib
+import dataclasses
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -90,12 +92,16 @@ class WholeStep:
     def watched(self, run: Callable[[], Any], build: Callable[[], Any]) -> Any:
         """What a step gives; where its peak shows that another plan is better, it is built anew."""
         plans = None if self.latest is None else self._plans.get(self.latest)
-        if plans is None or plans.is_settled or plans.budget_bytes is None:
+        if plans is None or self.latest is None or plans.is_settled:
             return run()
         results, made_bytes = function_peaks.measured(run, (), {})
-        if made_bytes is not None and plans.saw(made_bytes) and self.latest is not None:
+        if made_bytes is not None and plans.saw(made_bytes):
             self._again.add(self.latest)
             build()
+        elif (needed := plans.measured_bytes) is not None and (made := self.made.get(self.latest)) is not None:
+            self.made[self.latest] = made = dataclasses.replace(made, measured_bytes=needed)
+            if self._verbose and not plan_report.shows(made):
+                print(f"tfgc: {self._model.name!r}: {plan_report.measured(made)}", file=sys.stderr, flush=True)
         return results
 
     def to_explain(self) -> out_of_memory.StepByPlan | None:
