@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfgc
+from tfgc._run import emit
 from tfgc._training import function_trace
 
 L = keras.layers
@@ -195,6 +196,26 @@ def test_verify_proves_the_step_to_the_bit(off, monkeypatch):
     verdict = tfgc.verify(model, None, (X[:ROWS], Y[:ROWS]), modes="graph", steps=1)
     assert bool(verdict) is verdict.is_exact is (not off)
     assert f"graph optimizer off: {'not ' if off else ''}all results are equal to the bit" in str(verdict)
+
+
+def test_verify_names_the_operation_that_gives_other_bits_when_it_runs_again(monkeypatch):
+    made = emit.definition
+
+    def damaged(*args, **kwargs):
+        definition = made(*args, **kwargs)
+        copies = [node for node in definition.node if node.name.startswith("again/") and node.op == "Erfc"]
+        for node in copies[:1]:
+            node.op = "Sin"
+        return definition
+
+    monkeypatch.setattr(emit, "definition", damaged)
+    model = cnn()
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    verdict = tfgc.verify(model, None, (X[:ROWS], Y[:ROWS]), modes="graph", steps=1)
+    assert not verdict
+    assert verdict.is_exact is False
+    assert verdict.unlike_copies[0].endswith("Erfc")
+    assert f"other bits when it runs again: {verdict.unlike_copies[0]!r}" in str(verdict)
 
 
 def test_what_kernels_take_aside_is_measured_and_said(capsys):

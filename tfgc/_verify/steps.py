@@ -16,10 +16,13 @@ from tfgc._framework import graph_optimizer
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._training.function_plans import Request
 from tfgc._training.rewritten_function import RewrittenFunction, Settings
+from tfgc._verify import copies
 from tfgc._verify.verdicts import EPSILON, Steps
 
 # How many roundings values are moved by, to see how far plain steps then differ.
 _ROUNDINGS = 4
+# How a step is planned as a whole.
+_WHOLE = Settings({"autograph": False}, {}, Request(), verbose=False)
 # What a step is given: inputs, targets and weights of samples, each may be None.
 Data = tuple[Any, Any, Any]
 
@@ -59,8 +62,7 @@ class Step:
         """
         function: Callable = self.once
         if rewritten:
-            settings = Settings({"autograph": False}, {}, Request(), verbose=False)
-            function = RewrittenFunction(functools.partial(self.once), settings)
+            function = RewrittenFunction(functools.partial(self.once), _WHOLE)
         elif mode in ("graph", "xla"):
             function = tf.function(functools.partial(function), autograph=False, jit_compile=mode == "xla")
         given, outcomes = befores or [self.read()], []
@@ -85,6 +87,17 @@ class Step:
         with graph_optimizer.off():
             plain, again = (self.run("graph", count, befores)[1] for _ in range(2))
             return plain, again, self.run("graph", count, befores, rewritten=True)[1]
+
+    def unlike_copies(self, before: dict[str, Any]) -> list[str]:
+        """The operations of the step, planned as a whole, that give other bits when they run again."""
+        function = RewrittenFunction(functools.partial(self.once), _WHOLE)
+        given = [t for t in tf.nest.flatten(self.data, expand_composites=True) if t is not None]
+        with graph_optimizer.off():
+            function(*self.data)
+            self.write(before)
+            return [
+                name for plans in function.plans.values() for name in copies.unlike(plans.trace, plans.plan.step, given)
+            ]
 
     def read(self) -> dict[str, Any]:
         return {name: v.numpy() for name, v in self.states.items()}

@@ -82,6 +82,7 @@ class Verdict(Shown):
         note: What could not be compared, or "".
         is_exact: Whether, with TensorFlow's graph optimizer off, each result of the step in a graph has plain's bits;
             None where that was not tried, or where two plain steps differ.
+        unlike_copies: Where it is False, the operations that gave other bits when they ran again, the first one first.
     """
 
     equal: bool
@@ -96,6 +97,7 @@ class Verdict(Shown):
     kept: dict[str, str] = dataclasses.field(default_factory=dict)
     note: str = ""
     is_exact: bool | None = None
+    unlike_copies: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self.equal
@@ -110,6 +112,7 @@ class Verdict(Shown):
         ]
         if self.is_exact is not None:
             lines.append(f"  graph optimizer off: {'all' if self.is_exact else 'not all'} results are equal to the bit")
+        lines += [f"  other bits when it runs again: {name!r}" for name in self.unlike_copies[:3]]
         lines += [f"  differs: {difference}" for difference in self.differences[:10]]
         if len(self.differences) > 10:
             lines.append(f"  and {len(self.differences) - 10} more")
@@ -152,13 +155,18 @@ class StepComparison:
         self._compared: dict[str, int] = {}
         self._blank: set[str] = set()
         self._is_exact: bool | None = None
+        self._unlike: list[str] = []
 
-    def prove(self, plain: Steps, again: Steps, planned: Steps) -> None:
-        """Compare planned steps to the bit with two runs of plain ones, with the graph optimizer off."""
+    def prove(self, plain: Steps, again: Steps, planned: Steps, unlike_copies: Callable[[], list[str]]) -> None:
+        """Compare planned steps to the bit with two runs of plain ones, with the graph optimizer off.
+
+        `unlike_copies` is asked where they differ: which operations gave other bits when they ran again.
+        """
         if any(d.relative for d in self._differences(_OFF, plain, again)):
             return
         found = [d for d in self._differences(_OFF, plain, planned) if d.relative]
         self._is_exact = not found
+        self._unlike = unlike_copies() if found else []
         self._all += [dataclasses.replace(d, allowed=0.0) for d in found]
 
     def compare(self, mode: str, baseline: Steps, planned: Steps, again: Callable[[], Iterable[Steps]] = tuple) -> None:
@@ -249,7 +257,19 @@ class StepComparison:
         worst = failed[0] if failed else max(moved, key=lambda d: d.relative, default=None)
         compared, beyond, tolerated = self._compared, tuple(failed), tuple(self._tolerated)
         return Verdict(
-            not failed, modes, steps, loss, compared, worst, beyond, tolerated, unrepeatable, kept, note, self._is_exact
+            not failed,
+            modes,
+            steps,
+            loss,
+            compared,
+            worst,
+            beyond,
+            tolerated,
+            unrepeatable,
+            kept,
+            note,
+            self._is_exact,
+            tuple(self._unlike),
         )
 
 

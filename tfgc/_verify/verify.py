@@ -142,7 +142,7 @@ def verify(
             ):
                 befores, baseline = step.run(_BASELINE[mode], steps)
             if is_whole:
-                comparison.prove(*step.bits(befores))
+                comparison.prove(*step.bits(befores), functools.partial(step.unlike_copies, befores[0]))
             else:
                 enable.switch(model, plan, layers=chosen, compile_segments=mode != "eager")
             _, planned = step.run(mode, steps, befores, rewritten=is_whole)
