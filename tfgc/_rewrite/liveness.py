@@ -32,7 +32,10 @@ def timeline(step: Step, counted: Collection[int] | None = None) -> list[int]:
             ending[reading[-1]].append(buffer)
     now, found = 0, []
     for number in step.order:
-        ends, makes = ending.get(number, []), step.makes[number]
+        ends, makes = ending.get(number, ()), step.makes[number]
+        if not ends and not makes:
+            found.append(now)
+            continue
         later = 0  # of what takes the place of what does not count
         for buffer in makes:
             size = ops[number].sizes[buffer[1]]

@@ -14,9 +14,8 @@ layers. So steps with such a choice are also ordered by the goals that most othe
 and the order of the lower peak counts.
 """
 
-import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from tfgc._rewrite.goals import following, nearest
 from tfgc._rewrite.liveness import peak
@@ -26,15 +25,10 @@ from tfgc._step.step import HEAVY, Step
 def ordered(step: Step) -> Step:
     """The same operations in the order in which they run."""
     by_price = _Pass(step, by_price=True)
-    made = [_reordered(step, by_price.run())]
-    if by_price.chose:
-        made.append(_reordered(step, _Pass(step, by_price=False).run()))
-    return min(made, key=peak)
-
-
-def _reordered(step: Step, order: Iterable[int]) -> Step:
-    ops = {i: step.ops[i] for i in order}
-    return dataclasses.replace(step, ops=ops, order=tuple(ops))
+    made = step.reordered(by_price.run())
+    if not by_price.chose:
+        return made
+    return min(made, step.reordered(_Pass(step, by_price=False).run()), key=peak)
 
 
 class _Pass:

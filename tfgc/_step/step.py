@@ -13,7 +13,7 @@ ones. Nothing here knows TensorFlow, so tests write steps by hand:
 import dataclasses
 import functools
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 # The number of the operation that makes it, and which of its outputs it is.
@@ -90,6 +90,14 @@ class Step:
     calls: tuple[bool, ...] = ()
     small: int = SMALL
 
+    def reordered(self, order: Iterable[int]) -> "Step":
+        """The same operations in another order."""
+        ops = {i: self.ops[i] for i in order}
+        step = dataclasses.replace(self, ops=ops, order=tuple(ops))
+        for known in ("_owners", "makes", "reads"):  # which no order changes
+            step.__dict__[known] = getattr(self, known)
+        return step
+
     @functools.cached_property
     def at(self) -> dict[int, int]:
         """The position of each operation in the order."""
@@ -130,7 +138,7 @@ class Step:
         found = {}
         for number, op in self.ops.items():
             found[number] = ()
-            if op.type not in NOT_OF_THE_STEP and any(size >= self.small for size in op.sizes):
+            if op.sizes and max(op.sizes) >= self.small and op.type not in NOT_OF_THE_STEP:
                 own = ((number, i) for i, size in enumerate(op.sizes) if size >= self.small)
                 found[number] = tuple(tensor for tensor in own if tensor not in self._owners)
         return found
