@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from tfgc._pure import taken_results
 
 # How many models.
-FAST, SLOW = 12, 2000
+FAST, SLOW = 6, 2000
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +47,8 @@ def tried(seed, count, most, modes):
 
 
 def chunks():
-    for seed in range(FAST // 6):
-        yield seed, 6, 3, random_models.MODES
+    for seed in range(FAST // 3):
+        yield seed, 3, 3, random_models.MODES
     for seed in range(100, 100 + SLOW // 50):
         modes = ("xla",) if seed % 10 == 0 else random_models.MODES
         yield pytest.param(seed, 50, 9, modes, marks=pytest.mark.slow)
