@@ -101,18 +101,6 @@ def test_an_optimizer_that_cannot_be_copied_counts_as_adam():
     )
 
 
-@pytest.mark.gate
-def test_the_plan_is_that_of_the_batch_the_loss_and_the_optimizer_that_are_seen():
-    model = cnn(optimizer="adam", loss="mse")
-    ahead = tfgc.plan(model, 8, budget="70%", strategy="budget")
-    step, plain = tfgc.estimate(model, 8, ahead), tfgc.estimate(model, 8)
-    tfgc.enable(model, budget="70%", strategy="budget").fit(X, Y, batch_size=8, verbose=0)
-    (made,) = plans(model)
-    assert made.plan == ahead
-    assert (made.batch_size, made.predicted_bytes, made.overhead) == (8, step.needed_bytes, step.overhead)
-    assert made.plain_bytes == plain.needed_bytes
-
-
 class Batches(keras.utils.PyDataset):
     """Says nothing of its batch size; its batches do."""
 

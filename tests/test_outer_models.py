@@ -650,6 +650,7 @@ def test_the_status_after_training_through_another_model_says_what_is():
     tfgc.enable(sharing, strategy="uniform", verbose=0)
     assert "trains by the plan of 'sharing'" in str(tfgc.status(inner))
     tfgc.disable(inner)
+    around.compile("sgd", "mse", run_eagerly=True)
     tfgc.enable(around, strategy="uniform", verbose=0)
     around.fit(X, X, verbose=0)
     assert "its train_step calls 'net' and not the model itself" in str(tfgc.status(around))

@@ -283,7 +283,7 @@ def test_a_step_that_trains_on_halves_by_itself_is_planned_as_a_whole():
 
 
 def test_a_named_strategy_is_predicted_for_all_calls():
-    model = tfgc.enable(pairs(), strategy="uniform", segments=2, verbose=0)
+    model = tfgc.enable(pairs(), strategy="uniform", segments=4, verbose=0)
     fit(model, PAIRS)
     (planned,) = tfgc.status(model).plans
     alone_plain = tfgc.estimate(encoder(Pairs), ROWS).needed_bytes

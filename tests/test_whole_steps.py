@@ -76,6 +76,7 @@ KINDS = {
         {"optimizer": adam(gradient_accumulation_steps=2), "steps_per_execution": 3},
     ),
     "own step": lambda: (cnn(Own), {"optimizer": adam()}),
+    "by strategies": lambda: (cnn(), {"optimizer": adam()}),
     "subclassed": lambda: (Subclassed(), {"optimizer": "sgd"}),
 }
 
@@ -100,9 +101,11 @@ def trained(kind, enabled, **options):
 @pytest.mark.parametrize("kind", KINDS)
 def test_fit_by_a_plan_of_the_whole_step_gives_plains_bits(kind):
     _, plain = trained(kind, False)
-    model, rewritten = trained(kind, True)
+    options = {"strategy": "uniform", "segments": 5} if kind == "by strategies" else {}
+    model, rewritten = trained(kind, True, **options)
     planned = tfgc.status(model).plans
     assert planned
+    assert all(one.plan.strategy == options.get("strategy", "optimal") and one.plan.operations for one in planned)
     assert all(one.predicted_bytes < 0.8 * one.plain_bytes for one in planned if one.batch_size == ROWS)
     for one, other in zip(plain, rewritten, strict=True):
         np.testing.assert_equal(other, one)

@@ -24,11 +24,11 @@ from tfgc.strategies import Strategy, _host_memory
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What `tfgc.enable` was asked for; `layers` are those to choose among by calls, None: all."""
+    """What a step is to be planned by; `layers` are those to choose among by calls, None: all."""
 
-    strategy: Strategy | None
-    budget: Budget | None
-    options: dict[str, Any]
+    strategy: Strategy | None = None
+    budget: Budget | None = None
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
     layers: tuple[keras.Layer, ...] | None = None
     plan: Plan | None = None  # of the operations of a step
 

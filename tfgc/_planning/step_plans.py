@@ -5,7 +5,7 @@ strategy sees the forward part of each outermost gradient call as a graph (`bloc
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tfgc import strategies
@@ -20,12 +20,19 @@ from tfgc.strategies import Strategy
 
 # Plans that are put together whole, where the condensed step is not exactly like it.
 _WHOLE = 3
-# Budgets that a strategy is asked with until its plan is simulated to fit.
-_TRIES = 3
+# Budgets that a strategy is asked with until its plan is simulated to fit, and what is aimed at.
+_TRIES, _AIM = 4, 0.97
+# What plans of operations do not do: names of layers, host memory, slices of the batch.
+_OF_LAYERS, _OPTIONS_OF_LAYERS = ("hybrid", "manual", "offload"), ("bandwidth", "host_budget", "slices", "speed")
 # A plan that needs this much more than the least one is taken if it does less work.
 _NEAR = 1.02
 # What is gained has to be more than what peaks move by from step to step.
 _GAIN = 0.95
+
+
+def can_follow(strategy: Strategy | None, options: Iterable[str]) -> bool:
+    """Whether a step as a whole runs by what a strategy with these options plans."""
+    return strategy not in _OF_LAYERS and not set(options) & set(_OPTIONS_OF_LAYERS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,12 +75,12 @@ class StepPlans:
     def least(self) -> Rewritten:
         """The plan of least work of those within 2 % of the least peak; the plain step where 5 % or less is gained."""
         if not self._candidates.regions:
-            return self._plain("no gradient reads a large activation")
+            return self.plain("no gradient reads a large activation")
         self._candidates.look_for_least()
         least = min(each.peak_bytes for each in self._candidates.found)
         plan = self._cheapest(int(_NEAR * least))
         if plan.peak_bytes > _GAIN * self.plain_bytes:
-            return self._plain("recomputing would save less than 5 % of the step")
+            return self.plain("recomputing would save less than 5 % of the step")
         return plan
 
     def within(self, room: int) -> Rewritten:
@@ -83,7 +90,7 @@ class StepPlans:
             InfeasibleBudgetError: If no plan fits.
         """
         if self.plain_bytes <= room:
-            return self._plain("the plain step fits")
+            return self.plain("the plain step fits")
         if not self._candidates.regions:
             raise InfeasibleBudgetError(room, self.plain_bytes, "the step")
         if room > 0:
@@ -97,7 +104,7 @@ class StepPlans:
         return plan
 
     def by(self, strategy: Strategy, room: int | None = None, **options: Any) -> Rewritten:
-        """The plan of one strategy, on the blocks of each gradient call.
+        """The plan of one strategy, on the blocks of each gradient call; the plain step where it saves nothing.
 
         Args:
             strategy: Its name, or a function.
@@ -110,20 +117,25 @@ class StepPlans:
         """
         if not self._candidates.regions:
             strategies.check_options(strategy, options, room)
-            return self._plain("no gradient reads a large activation")
+            return self.plain("no gradient reads a large activation")
         budget = room
         for _ in range(_TRIES):
             plan = self._planned(strategy, budget, options)
-            if plan.peak_bytes > self.plain_bytes:
-                plan = self._plain("the plan would need more than the plain step")
             if room is None or budget is None or plan.peak_bytes <= room:
                 return plan
-            budget = int(budget * room / plan.peak_bytes)  # strategies see less than what is simulated
+            budget = int(_AIM * budget * room / plan.peak_bytes)  # strategies see less than what is simulated
         raise InfeasibleBudgetError(room or 0, plan.peak_bytes, "the step")
 
     def by_cuts(self, cuts: Sequence[Cut], strategy: str) -> Rewritten:
-        """The step cut where a plan says that was made before."""
-        return self._whole(self._candidates.judged(cuts), strategy)
+        """The step cut where a plan says; the plain step where it saves nothing."""
+        plan = self._whole(self._candidates.judged(cuts), strategy)
+        if plan.peak_bytes < plan.plain_bytes:
+            return plan
+        return self.plain(f"strategy {strategy!r} saves nothing of the step")
+
+    def plain(self, why: str) -> Rewritten:
+        """The step as it is, and why."""
+        return Rewritten(self._step, (), self.plain_bytes, self.plain_bytes, 0.0, why)
 
     def _planned(self, strategy: Strategy, budget: int | None, options: dict[str, Any]) -> Rewritten:
         name = strategy if isinstance(strategy, str) else getattr(strategy, "__name__", "")
@@ -135,7 +147,7 @@ class StepPlans:
                     f"strategy {name!r} stores on the host, which a step as a whole does not: name another"
                 )
             cuts += region.cuts(plan)
-        return self._whole(self._candidates.judged(cuts), name)
+        return self.by_cuts(cuts, name)
 
     def _cheapest(self, room: int) -> Rewritten:
         """The plan of least work that fits; of those that do so as simulated whole, if there is one."""
@@ -147,9 +159,6 @@ class StepPlans:
             if wholes[-1].peak_bytes <= room:
                 return wholes[-1]
         return min(wholes, key=lambda each: each.peak_bytes)
-
-    def _plain(self, why: str) -> Rewritten:
-        return Rewritten(self._step, (), self.plain_bytes, self.plain_bytes, 0.0, why)
 
     def _whole(self, found: Candidate, strategy: str = "") -> Rewritten:
         """The step itself by the plan of a candidate."""

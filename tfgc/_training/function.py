@@ -7,16 +7,16 @@ from typing import Any
 from tfgc import strategies
 from tfgc._errors import OptionError, check_bool, did_you_mean
 from tfgc._framework.model_checks import check_step
+from tfgc._planning import step_plans
 from tfgc._planning.budgets import Budget
+from tfgc._planning.planner import Request
 from tfgc._progress import check_verbose
-from tfgc._training.function_plans import Request
 from tfgc._training.rewritten_function import RewrittenFunction, Settings
 from tfgc._units import check_budget
 from tfgc.strategies import Strategy
 
 # Options of `tf.function` that are handed on: to the one that traces the user's code, and to the one that runs.
 _OF_TRACE = ("experimental_autograph_options",)
-_ON_HOST = ("hybrid", "offload")
 _OF_RUN = ("experimental_attributes", "experimental_implements")
 
 
@@ -95,10 +95,13 @@ def function(
     if budget is not None:
         check_budget(budget)
     handed = {name: options.pop(name) for name in (*_OF_TRACE, *_OF_RUN) if name in options}
-    if isinstance(strategy, str) and strategy in _ON_HOST:
-        raise OptionError(f"strategy {strategy!r} stores on the host, which a traced step cannot: leave it out")
     if strategy is not None:
         strategies.check_options(strategy, options, budget)
+        if not step_plans.can_follow(strategy, options):
+            raise OptionError(
+                f"strategy {strategy!r} with {options}: a step is planned by its operations, and knows no host memory, "
+                "no slices and no names of layers: leave it out"
+            )
     elif options:
         name = next(iter(options))
         hint = did_you_mean(name, [*inspect.signature(function).parameters, *_OF_TRACE, *_OF_RUN])
@@ -110,7 +113,7 @@ def function(
     traced = {"autograph": autograph, **{k: v for k, v in handed.items() if k in _OF_TRACE}}
     runs = {"input_signature": input_signature, "reduce_retracing": reduce_retracing, "jit_compile": jit_compile}
     settings = Settings(
-        traced, {**runs, **{k: v for k, v in handed.items() if k in _OF_RUN}}, Request(budget, strategy, options),
+        traced, {**runs, **{k: v for k, v in handed.items() if k in _OF_RUN}}, Request(strategy, budget, options),
         bool(verbose),
     )  # fmt: skip
 

@@ -5,9 +5,7 @@ makes. The first plan leaves room for what an allocator adds. Then the peak of r
 budget, or so far below that less recomputation fits, the next plan is chosen by the ratio of measured to simulated.
 """
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -15,7 +13,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError
 from tfgc._framework import private_api
 from tfgc._planning import budgets, described
-from tfgc._planning.budgets import Budget
+from tfgc._planning.planner import Request
 from tfgc._planning.step_plans import Rewritten, StepPlans
 from tfgc._rewrite import liveness
 from tfgc._step.trace import Trace
@@ -23,7 +21,6 @@ from tfgc._step.work import tensor_bytes
 from tfgc._training.function_peaks import unseen
 from tfgc._training.function_trace import rows_of
 from tfgc._units import check_budget
-from tfgc.strategies import Strategy
 
 # What allocators add to a simulated peak, at most, before it was measured.
 _ADDED = 1.3
@@ -32,16 +29,6 @@ _MEASURED = 3
 _MOST_PLANS = 4  # the first one and three corrections
 # A step that needs so little of its budget may do with less recomputation.
 _ROOMY = 0.9
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """What the user asks of the plans of a function."""
-
-    budget: Budget | None = None
-    strategy: Strategy | None = None
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    plan: Plan | None = None  # one that was made before
 
 
 class TracePlans:
@@ -87,8 +74,15 @@ class TracePlans:
     def described(self, made: Rewritten | None = None) -> Plan:
         """The plan in use, or another one of the step, as a `Plan` of its operations."""
         made = made or self.plan
-        strategy = made.strategy or ("optimal" if self.budget_bytes is None else "budget")
-        return described.plan_of(made, strategy, self.held_bytes, self.budget_bytes, self.rows)
+        asked = self._request.strategy
+        name = asked if isinstance(asked, str) else getattr(asked, "__name__", "")
+        name = name or made.strategy or ("optimal" if self.budget_bytes is None else "budget")
+        return described.plan_of(made, name, self.held_bytes, self.budget_bytes, self.rows)
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether a budget or a strategy says how the step is to be planned."""
+        return self.budget_bytes is not None or self._request.strategy is not None
 
     @property
     def needed_bytes(self) -> int:
@@ -119,14 +113,14 @@ class TracePlans:
 
     def _first(self) -> Rewritten:
         if not self.trace.calls:
-            return self._plain("it asks for no gradient itself")
+            return self.step_plans.plain("it asks for no gradient itself")
         if self._request.plan is not None:
             cuts = described.cuts_of(self._request.plan, self.trace.step)
-            return self._useful(self.step_plans.by_cuts(cuts, self._request.plan.strategy))
+            return self.step_plans.by_cuts(cuts, self._request.plan.strategy)
         if self.budget_bytes is None:
             if self._request.strategy is None:
                 return self.step_plans.least()
-            return self._useful(self.step_plans.by(self._request.strategy, **self._request.options))
+            return self.step_plans.by(self._request.strategy, **self._request.options)
         room = self.budget_bytes - self.held_bytes
         # A share of what the plain step is simulated to need is compared with what others are simulated to need.
         is_share = check_budget(self._request.budget) is not None
@@ -140,24 +134,10 @@ class TracePlans:
                 raise self._infeasible(least) from None
 
     def _within(self, room: int) -> Rewritten:
-        strategy, tried = self._request.strategy, room
+        strategy = self._request.strategy
         if strategy is None or room <= 0 or self.step_plans.plain_bytes <= room:
             return self.step_plans.within(room)
-        for _ in range(4):  # a strategy counts the bytes of its blocks, not those of the step
-            found = self.step_plans.by(strategy, tried, **self._request.options)
-            if found.peak_bytes <= room:
-                return self._useful(found)
-            tried = int(tried * 0.9 * room / found.peak_bytes)
-        raise InfeasibleBudgetError(room, found.peak_bytes, "the step")
-
-    def _useful(self, plan: Rewritten) -> Rewritten:
-        """The plan, or the plain step where it needs no less."""
-        if plan.unchanged or plan.peak_bytes < plan.plain_bytes:
-            return plan
-        return self._plain(f"strategy {plan.strategy!r} saves nothing of the step")
-
-    def _plain(self, why: str) -> Rewritten:
-        return Rewritten(self.trace.step, (), self.step_plans.plain_bytes, self.step_plans.plain_bytes, 0.0, why)
+        return self.step_plans.by(strategy, room, **self._request.options)
 
     def _infeasible(self, least: Rewritten) -> InfeasibleBudgetError:
         alive = liveness.timeline(least.step)

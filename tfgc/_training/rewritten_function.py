@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfgc._framework import concrete_functions, private_api, whole_steps
+from tfgc._planning.planner import Request
 from tfgc._step.trace import Trace
 from tfgc._training.function_peaks import measured
-from tfgc._training.function_plans import Request, TracePlans
+from tfgc._training.function_plans import TracePlans
 from tfgc._training.function_status import FunctionStatus, line, trace_status
 from tfgc._training.function_trace import results, shapes_of, traced
 

@@ -17,12 +17,12 @@ from tfgc._calls import tracing
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import fit_loop, keras_models, private_api
-from tfgc._planning import batch_specs, first_batch
+from tfgc._planning import batch_specs, first_batch, step_plans
 from tfgc._planning.batch_specs import Signature
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._planning.planner import Request
 from tfgc._tracing import example_sizes
-from tfgc._training import function_peaks, function_plans, function_trace, out_of_memory, plan_report
+from tfgc._training import function_peaks, function_trace, out_of_memory, plan_report
 from tfgc._training.function_plans import TracePlans
 from tfgc._training.training_state import TrainingState
 from tfgc._units import format_bytes
@@ -43,7 +43,10 @@ class WholeStep:
         self.made: RecentlyUsed[Signature, PlannedStep] = RecentlyUsed(_MOST_PLANS)
         self._was_built = False
         self.latest: Signature | None = None  # None where the latest step ran otherwise
-        self.is_off = request.strategy is not None or bool(request.options) or request.layers is not None
+        if request.options and request.strategy is None:
+            strategy = "optimal" if request.budget is None else "budget"
+            self._request = dataclasses.replace(request, strategy=strategy)
+        self.is_off = request.layers is not None or not step_plans.can_follow(request.strategy, request.options)
 
     def applies(self, batch: Any) -> bool:
         """Whether the step that is asked for here is one to trace apart, and its sizes are known."""
@@ -78,7 +81,7 @@ class WholeStep:
                 raise
 
             def planned_by(request: Request) -> TracePlans:
-                return TracePlans(found, function_plans.Request(request.budget, plan=request.plan), sizes, True)
+                return TracePlans(found, request, sizes, True)
 
             plans = first_batch.in_share(planned_by, self._request, self.made.copy().values(), shapes)
             signature = self._signature(batch)  # a model without weights is built by then
@@ -138,8 +141,8 @@ def _planned(plans: TracePlans, seconds: float, shapes: Any) -> PlannedStep:
 
 
 def _why_unchanged(plans: TracePlans) -> str | None:
-    """Why the step runs as it is, and what would help; None if it does not, or was asked to fit in a budget."""
-    if not plans.plan.unchanged or plans.budget_bytes is not None:
+    """Why the step runs as it is, and what would help; None if it does not, or if a budget or strategy says how."""
+    if not plans.plan.unchanged or plans.is_asked_for:
         return None
     held, whole = plans.variable_bytes, plans.plain_bytes
     if 2 * held > whole:
