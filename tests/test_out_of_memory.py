@@ -14,6 +14,7 @@ import tfgc
 from tfgc._calls import tracing
 from tfgc._framework import isolated_traces
 from tfgc._planning import budgets, free_memory
+from tfgc._planning.step_plans import StepPlans
 from tfgc._training import atomic_step, fit_guard, out_of_memory
 from tfgc._training.following_step import FollowingStep
 from tfgc._units import format_bytes
@@ -490,6 +491,57 @@ def test_fit_goes_on_as_if_nothing_had_happened(mode, where, batch_size):
         found, found_history = fitted(FIT[mode], trap="trap0", where=where, batch_size=batch_size)
     assert_equal(found, expected)
     assert {key: pytest.approx(values, rel=1e-5) for key, values in history.items()} == found_history
+
+
+@pytest.fixture
+def optimizer_off():
+    """TensorFlow's graph optimizer fuses operations of one step and not of another."""
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_a_step_that_is_planned_as_a_whole_has_plains_bits_when_it_ran_again(optimizer_off, where):
+    def trained(*sprung, **options):
+        model = fresh(functools.partial(trapped, blocks=4))
+        model.compile(momentum(), "mse", metrics=["mae"])
+        if options:
+            tfgc.enable(model, on_oom="replan", verbose=0, **options)
+        trap = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: arm(*(sprung if epoch == 1 else ())))
+        # With a last batch of 64, for which Keras traces its function again.
+        history = model.fit(x, y, batch_size=128, epochs=3, shuffle=False, verbose=0, callbacks=[trap]).history
+        assert armed["trap"] is None
+        return model, state_of(model, model.optimizer), history
+
+    x, y = noise(320, 8), noise(320, 1)
+    _, expected, history = trained()
+    with pytest.warns(tfgc.OutOfMemoryWarning, match=r"\(uniform\) is predicted to need.*runs again by a plan"):
+        model, found, found_history = trained("trap1", where, strategy="uniform", segments=2)
+    (planned,) = tfgc.status(model).plans
+    assert planned.plan.operations
+    assert planned.plan.strategy == "optimal"
+    assert found_history == history
+    np.testing.assert_equal(found, expected)
+
+
+def test_a_train_step_that_is_planned_as_a_whole_runs_again(optimizer_off, monkeypatch):
+    def trained(on_oom):
+        model = fresh(functools.partial(trapped, blocks=4))
+        step = tfgc.train_step(model, "mse", momentum(), metrics=["mae"], on_oom=on_oom)
+        for i in range(3):
+            arm(*("trap1", "backward") if on_oom and i == 1 else ())
+            logs = step(x, y)
+        assert armed["trap"] is None
+        return [*state_of(model, step.optimizer), *map(np.array, logs.values())]
+
+    x, y = noise(128, 8), noise(128, 1)
+    expected = trained(None)
+    within = StepPlans.within
+    monkeypatch.setattr(StepPlans, "least", lambda plans: within(plans, int(0.8 * plans.plain_bytes)))
+    with pytest.warns(tfgc.OutOfMemoryWarning, match=r"\(optimal\) is predicted to need.*runs again by a plan"):
+        found = trained("replan")
+    np.testing.assert_equal(found, expected)
 
 
 def test_fit_takes_none_for_an_optional_input():

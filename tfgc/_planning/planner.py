@@ -31,6 +31,7 @@ class Request:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     layers: tuple[keras.Layer, ...] | None = None
     plan: Plan | None = None  # of the operations of a step
+    less: Plan | None = None  # the same, for steps like one that ran out of memory
 
 
 @node_costs.remembered()

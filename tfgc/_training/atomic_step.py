@@ -113,6 +113,10 @@ class AtomicStep:
             if isolated_traces.is_watched():  # a trace for a plan that is made in the step, where updates are noted
                 return type(optimizer).apply(optimizer, grads, trainable_variables)
             gradients, start = list(grads), _operations()
+            if not optimizer.built and trainable_variables is not None:
+                trainable_variables = list(trainable_variables)
+                with tf.init_scope():  # what waits for gradients cannot be lifted out of the trace
+                    optimizer.build(trainable_variables)
             inner: Any = getattr(optimizer, "inner_optimizer", optimizer)
             # Not only what reads gradients waits: iterations are counted without them.
             with self._after(gradients), _one_by_one(inner):

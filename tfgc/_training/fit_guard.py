@@ -1,10 +1,10 @@
 """`fit` and `train_on_batch` of an enabled model when a step runs out of memory.
 
-Keras asks `make_train_function` for what it calls for each batch. An enabled model answers with a function around
-Keras's. To run a batch again it has to be at hand: with `on_oom="replan"` it is taken from the iterator here, and
-Keras's function gets an iterator over this batch alone.
+Keras asks `make_train_function` for what it calls for each batch; an enabled model answers with a function around that.
+To run a batch again it has to be at hand: with `on_oom="replan"` Keras's function gets an iterator over it alone.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -19,19 +19,17 @@ from tfgc._framework import fit_loop, keras_models
 from tfgc._framework.layer_values import leaves
 from tfgc._framework.replaced import replaced
 from tfgc._planning import by_calls
-from tfgc._training import layer_calls, out_of_memory, own_steps, peak_memory, stale_traces
+from tfgc._training import declared_sizes, layer_calls, out_of_memory, own_steps, peak_memory, stale_traces
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.first_call import FirstCall
 from tfgc._training.first_step import FirstStep
 from tfgc._training.stand_ins import mode_of_fit, runner_of, stand_in
+from tfgc._training.whole_step import WholeStep
 
 
 def install(model: keras.Model, on_oom: str | None, *, by_plan: bool, run_options: dict[str, Any]) -> None:
     """Guard the training function of a model that has just been enabled, by a plan or by `layers=`."""
     remove(model)
-    own = stand_in(model)
-    if on_oom is not None and isinstance(own, FirstCall | FirstStep):
-        own.whole.is_off = True  # a step to be taken back updates in its own way
     model.__dict__["make_train_function"] = _GuardedFit(model, on_oom, by_plan, run_options).make
 
 
@@ -65,17 +63,25 @@ class _GuardedFit(out_of_memory.GuardedStep):
         model: Any = self._model
         if not self._has_larger_batches() and model.train_function == self._run and not force:
             return
-        if self._on_oom is None:
-            type(model).make_train_function(model, force=True)
-        else:
+        if self._on_oom is not None:
             self._make_atomic()
+        self._build()
+
+    def _build(self) -> None:
+        model: Any = self._model
+        with contextlib.nullcontext() if self.atomic is None else replaced(model, "train_step", self._step):
+            type(model).make_train_function(model, force=True)
         self._function = model.train_function
         model.train_function = self._run
+
+    @property
+    def _whole(self) -> WholeStep | None:
+        return getattr(stand_in(self._model), "whole", None)
 
     def _has_larger_batches(self) -> bool:
         """Whether this `fit` has larger batches than all before: a trace with an open batch keeps its plan."""
         own, before = stand_in(self._model), self._samples
-        if not isinstance(own, FirstCall | FirstStep) or not own.has_budget:
+        if self._whole is None or not own.has_budget:
             return False
         with self._model.distribute_strategy.scope():
             samples = fit_loop.batch_size()
@@ -89,34 +95,30 @@ class _GuardedFit(out_of_memory.GuardedStep):
             raise OptionError(f"on_oom='replan' {obstacle}leave on_oom out of tfgc.enable")
         # In a graph the updates of other optimizers are held like all that the step writes.
         holders = [model] if self.mode == "graph" else keras_models.layers_inside(model)
-        held = [one for layer in holders for one in leaves(vars(layer))]
+        held = (one for layer in holders for one in leaves(vars(layer)))
         optimizers = {id(one): one for one in held if isinstance(one, keras.Optimizer)}
         self.atomic = AtomicStep(model, list(optimizers.values()), self.mode)
-        self._step, self._is_prepared = self._with_declared_sizes(model.train_step), False
-        with replaced(model, "train_step", self.atomic.around(self._step)):
-            type(model).make_train_function(model, force=True)
-
-    def _with_declared_sizes(self, step: Callable) -> Callable:
-        """The step, traced for the sizes that the data declares and not for those of the batch at hand."""
-        # Keras weights the losses of outputs that it reports by the batch size where a trace has one. Where only the
-        # batch at hand tells the size that a budget needs, it stays.
+        step, around, whole = model.train_step, self.atomic.around, self._whole
+        if whole is not None:
+            whole.around = around  # where the step is traced
 
         def run(data: Any) -> Any:
-            if not (self._declared is None or tf.executing_eagerly() or fit_loop.batch_size() is None):
-                data = tf.nest.map_structure(_of_declared_size, data, self._declared)
-            return step(data)
+            if whole is not None and self._is_prepared:
+                whole.build_again()  # for a last batch of other size, which Keras's function is traced for, too
+            return (step if whole is not None and whole.applies((data,)) else around(step))(data)
 
-        return run
+        self._step, self._is_prepared = declared_sizes.opened(run, lambda: self._declared), False
 
     def _run(self, iterator: Any) -> Any:
         if self.atomic is None:
-            whole = getattr(stand_in(self._model), "whole", None)
-            run = functools.partial(self.guarded, iterator)
-            return run() if whole is None else whole.watched(run, functools.partial(self.make, force=True))
+            return self._watched(iterator)
         self._declared = iterator.element_spec if isinstance(iterator, tf.data.Iterator) else None
-        # Keras's data adapters put an optional in place of an input that is None.
-        absent = tf.experimental.Optional
-        return self.guarded(tf.nest.map_structure(lambda x: None if isinstance(x, absent) else x, next(iterator)))
+        absent = tf.experimental.Optional  # in place of an input that is None
+        return self._watched(tf.nest.map_structure(lambda x: None if isinstance(x, absent) else x, next(iterator)))
+
+    def _watched(self, data: Any) -> Any:
+        whole, run = self._whole, functools.partial(self.guarded, data)
+        return run() if whole is None else whole.watched(run, self._build)
 
     def attempt(self, data: Any) -> Any:
         """Run the step on an iterator, or on a batch that may have to run again."""
@@ -135,6 +137,8 @@ class _GuardedFit(out_of_memory.GuardedStep):
             # As the step itself is compiled: what plans at its first call plans here.
             step: Any = tf.function(self._step, autograph=False, jit_compile=self.mode == "xla")
             step.get_concrete_function(data)
+            if self._whole is not None:
+                self._whole.build_again()
         elif isinstance(own, FirstStep):
             own.plan_for(data)
 
@@ -142,8 +146,8 @@ class _GuardedFit(out_of_memory.GuardedStep):
         model: Any = self._model
         runner, own = runner_of(model), stand_in(model)
         latest = own.latest if isinstance(own, FirstCall) else None
-        if isinstance(own, FirstCall | FirstStep) and own.whole.latest is not None:
-            return own.whole.to_explain()
+        if self._whole is not None and self._whole.latest is not None:
+            return self._whole.to_explain()
         if runner is not None and (latest is None or latest.own_step is None):
             inputs = None if self.atomic is None else keras.utils.unpack_x_y_sample_weight(data)[0]
             return out_of_memory.step_by_nodes(model, runner.plan, inputs, model.optimizer, model.loss, self.mode)
@@ -184,6 +188,9 @@ class _GuardedFit(out_of_memory.GuardedStep):
     def replace(self, plan: Plan, needed_bytes: int) -> None:
         """Let the model run by another plan; one for a functional model's own step, in all its calls."""
         runner, own = runner_of(self._model), stand_in(self._model)
+        if self._whole is not None and self._whole.latest is not None:
+            self._whole.use(plan)
+            return self._build()
         if runner is None:
             layer_calls.ByCalls(self._model, plan, **self._run_options).run()
         elif runner is own:
@@ -191,10 +198,3 @@ class _GuardedFit(out_of_memory.GuardedStep):
         if isinstance(own, FirstCall | FirstStep):
             own.replanned(plan, needed_bytes)
         stale_traces.renew(self._model, "on_oom='replan'", [self._model])
-
-
-def _of_declared_size(tensor: Any, spec: Any) -> Any:
-    """The tensor as one that may have any size that a dataset leaves open."""
-    if not isinstance(spec, tf.TensorSpec) or spec.shape.is_fully_defined():
-        return tensor
-    return tf.compat.v1.placeholder_with_default(tensor, spec.shape)

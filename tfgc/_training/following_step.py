@@ -59,12 +59,15 @@ class FollowingStep(out_of_memory.GuardedStep):
             return function(x, y, sample_weight)
         function = self._make()
         with self._settings.watched():
-            if self.atomic is not None:
+            if self.atomic is None:
+                logs = function(x, y, sample_weight)
+            else:
                 function.get_concrete_function(x, y, sample_weight)  # Makes the variables of metrics.
-                self.atomic.begin()
-            logs = function(x, y, sample_weight)
         self._functions[self._key()] = function
-        return logs
+        if self.atomic is None:
+            return logs
+        self.atomic.begin()
+        return function(x, y, sample_weight)
 
     def _key(self) -> tuple:
         """The settings of the layers, and which variables train: each can be frozen for itself."""
@@ -83,5 +86,9 @@ class FollowingStep(out_of_memory.GuardedStep):
         return not (self._trainer.as_ready or tf.distribute.has_strategy())
 
     def replace(self, plan: Plan, needed_bytes: int) -> None:
-        self._runner.use(plan)
-        self._functions.clear()
+        function = self._functions.get(self._key())
+        if plan.operations and isinstance(function, RewrittenFunction):
+            function.use(plan)
+        else:
+            self._runner.use(plan)
+            self._functions.clear()

@@ -5,12 +5,13 @@ makes. The first plan leaves room for what an allocator adds. Then the peak of r
 budget, or so far below that less recomputation fits, the next plan is chosen by the ratio of measured to simulated.
 """
 
+import contextlib
 from collections.abc import Sequence
 
 import tensorflow as tf
 
 from tfgc._core.plan import Plan
-from tfgc._errors import InfeasibleBudgetError
+from tfgc._errors import InfeasibleBudgetError, PlanMismatchError
 from tfgc._framework import private_api
 from tfgc._planning import budgets, described
 from tfgc._planning.planner import Request
@@ -62,10 +63,18 @@ class TracePlans:
         self.is_settled = not may_correct or (self.budget_bytes is None and bool(self.plan.unchanged))
         is_open = any(t.shape.rank and None in t.shape.as_list() for t in tensors)
         self.is_open = is_open and self.budget_bytes is not None
+        if request.less is not None:
+            with contextlib.suppress(PlanMismatchError):  # made for another step
+                self.use(request.less)
 
     def is_too_small(self, shapes: Sequence[tf.TensorShape]) -> bool:
         """Whether the plan was made for a smaller batch than this one, and may not fit for it."""
         return self.is_open and (rows_of(shapes) or 0) > (self.rows or 0)
+
+    def use(self, plan: Plan) -> None:
+        """Run by another plan of the step from now on; `PlanMismatchError` if it is of another step."""
+        cuts = described.cuts_of(plan, self.trace.step)
+        self.plan, self.is_settled = self.step_plans.by_cuts(cuts, plan.strategy), True
 
     def larger(self, shapes: Sequence[tf.TensorShape]) -> "TracePlans":
         """Plans of the same trace for a larger batch."""
@@ -74,9 +83,9 @@ class TracePlans:
     def described(self, made: Rewritten | None = None) -> Plan:
         """The plan in use, or another one of the step, as a `Plan` of its operations."""
         made = made or self.plan
-        asked = self._request.strategy
-        name = asked if isinstance(asked, str) else getattr(asked, "__name__", "")
-        name = name or made.strategy or ("optimal" if self.budget_bytes is None else "budget")
+        asked = self._request.strategy if made.unchanged else None
+        name = made.strategy or (asked if isinstance(asked, str) else getattr(asked, "__name__", ""))
+        name = name or ("optimal" if self.budget_bytes is None else "budget")
         return described.plan_of(made, name, self.held_bytes, self.budget_bytes, self.rows)
 
     @property

@@ -4,6 +4,7 @@ What runs is a `tf.function` whose body, when TensorFlow traces it, traces the u
 builds the rewritten step. Where a plan changes, that body alone is traced again.
 """
 
+import dataclasses
 import functools
 import inspect
 import sys
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfgc._core.plan import Plan
 from tfgc._framework import concrete_functions, private_api, whole_steps
 from tfgc._planning.planner import Request
 from tfgc._step.trace import Trace
@@ -53,7 +55,7 @@ class RewrittenFunction:
         if method is not None:
             self.__signature__ = self.__signature__.replace(parameters=[*self.__signature__.parameters.values()][1:])
         self._name = getattr(function, "__name__", type(function).__name__)
-        self._function, self._settings = function, settings
+        self._function, self._settings, self._request = function, settings, settings.request
         self._traced = tf.function(function, **settings.traced) if method is None else method
         self._bound: weakref.WeakKeyDictionary[Any, RewrittenFunction] = weakref.WeakKeyDictionary()
         self._traces: dict[int, Trace] = {}  # by the identity of the function that TensorFlow made
@@ -75,9 +77,8 @@ class RewrittenFunction:
             returned, made_bytes = measured(self._runs, args, kwargs)
         finally:
             self._call.arguments = None
-        if made_bytes is None:
-            self._is_measured = False
-        elif plans.saw(made_bytes):
+        self._is_measured = made_bytes is not None
+        if made_bytes is not None and plans.saw(made_bytes):
             self._runs = self._emitted()
         return returned
 
@@ -92,7 +93,7 @@ class RewrittenFunction:
         return self._bound[instance]
 
     def __reduce__(self) -> Any:
-        return RewrittenFunction, (self._function, self._settings)
+        return type(self), (self._function, self._settings)
 
     def __repr__(self) -> str:
         return f"<tfgc.function {self._name!r}>"
@@ -118,6 +119,12 @@ class RewrittenFunction:
     def experimental_get_tracing_count(self) -> int:
         """As that of `tf.function`: how often the Python code was traced."""
         return self._traced.experimental_get_tracing_count()
+
+    def use(self, plan: Plan) -> None:
+        """Run by a plan of the step that ran last from now on, and steps like it."""
+        self._request = dataclasses.replace(self._request, less=plan)
+        [*self.plans.values()][-1].use(plan)
+        self._runs = self._emitted()
 
     def status(self) -> FunctionStatus:
         """What the function needs, and of how much, for each signature; print it."""
@@ -160,24 +167,21 @@ class RewrittenFunction:
     def _build(self, *args: Any, **kwargs: Any) -> Any:
         """The rewritten step in the graph of the function that runs, for what TensorFlow traces that with."""
         graph: Any = tf.compat.v1.get_default_graph()
-        given, shapes = (
-            [graph.capture(t) for t in graph.inputs],
-            shapes_of(getattr(self._call, "arguments", None), self.__signature__),
-        )
+        given = [graph.capture(t) for t in graph.inputs]
+        shapes = shapes_of(getattr(self._call, "arguments", None), self.__signature__)
         self._is_built = True
         try:
             found = traced(self._traced, args, kwargs, shapes)
         finally:
             self._is_built = False
-        function, key = found.function, id(found.function)
-        found = self._traces.setdefault(key, found)  # gradient calls were noted when it was made
+        found = self._traces.setdefault(key := id(found.function), found)  # gradient calls were noted when it was made
         plans = self.plans.get(key)
         if plans is None:
             may_correct = self._is_measured and not private_api.in_xla()
-            plans = self.plans[key] = TracePlans(found, self._settings.request, shapes, may_correct)
+            plans = self.plans[key] = TracePlans(found, self._request, shapes, may_correct)
             self._say(line(plans))
         self._graphs[graph] = plans
-        for variable in function.variables:  # so that tapes around the call watch them
+        for variable in found.function.variables:  # so that tapes around the call watch them
             variable.read_value()
         return results(found, plans.plan, given, xla=self._xla or private_api.in_xla())
 
@@ -191,7 +195,6 @@ class RewrittenFunction:
             return None
         plans = self._graphs.get(concrete_functions.concrete(self._runs, args, kwargs).graph)
         if plans is not None and plans.is_too_small(shapes):
-            (key,) = (key for key, each in self.plans.items() if each is plans)
-            plans = self.plans[key] = plans.larger(shapes)
+            plans = self.plans[id(plans.trace.function)] = plans.larger(shapes)
             self._runs = self._emitted()
         return None if plans is None or plans.is_settled else plans

@@ -149,7 +149,7 @@ def train_step(
     strategies.check_plan(plan)
     mode = "compiled" if run_eagerly else "xla" if jit_compile else "graph"
     is_whole = (
-        plan is None and mode == "graph" and micro_batches == 1 and on_oom is None and not replicas
+        plan is None and mode == "graph" and micro_batches == 1 and not replicas
         and apply_gradients == early_updates.AT_END
     )  # fmt: skip
     functional_graphs.functional_of(model)

@@ -7,13 +7,14 @@ import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfgc._calls import tracing
+from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import fit_loop, keras_models, private_api
@@ -42,6 +43,7 @@ class WholeStep:
         self._again: set[Signature] = set()  # to be built again from what was traced
         self.made: RecentlyUsed[Signature, PlannedStep] = RecentlyUsed(_MOST_PLANS)
         self._was_built = False
+        self.around: Callable[[Callable], Callable] = lambda step: step  # what makes a step one to be taken back
         self.latest: Signature | None = None  # None where the latest step ran otherwise
         if request.options and request.strategy is None:
             strategy = "optimal" if request.budget is None else "budget"
@@ -72,10 +74,10 @@ class WholeStep:
         if not self._was_built:
             self._build(batch, shapes[0][0])
         signature = self._signature(batch)
-        plans = self._plans.get(signature) if signature in self._again else None
-        if plans is None:
+        plans = known = self._plans.get(signature) if signature in self._again else None
+        if plans is None or not _takes(plans, given):
             try:
-                found = function_trace.traced(tf.function(step, autograph=converts), (batch,), {}, sizes)
+                found = function_trace.traced(tf.function(self.around(step), autograph=converts), (batch,), {}, sizes)
             except ValueError:
                 self._check_inputs(batch)
                 raise
@@ -87,10 +89,23 @@ class WholeStep:
             signature = self._signature(batch)  # a model without weights is built by then
             self._plans[signature] = plans
         self._again.discard(signature)
-        planned = _planned(plans, time.perf_counter() - start, shapes)
+        planned, before = _planned(plans, time.perf_counter() - start, shapes), self.made.get(signature)
         self.latest, self.made[signature] = signature, planned
-        plan_report.report(self._model.name, planned, verbose=self._verbose)
+        if known is None or before is None or before.plan != planned.plan:
+            plan_report.report(self._model.name, planned, verbose=self._verbose)
         return function_trace.results(plans.trace, plans.plan, given, xla=False)
+
+    def build_again(self) -> None:
+        """Build the latest step from what was traced of it, when it is asked for next."""
+        if self.latest is not None:
+            self._again.add(self.latest)
+
+    def use(self, plan: Plan) -> None:
+        """Run the latest step, and steps like it, by another plan, once it is built again."""
+        self._request = dataclasses.replace(self._request, less=plan)
+        if (plans := self.latest and self._plans.get(self.latest)) is not None:
+            plans.use(plan)
+        self.build_again()
 
     def watched(self, run: Callable[[], Any], build: Callable[[], Any]) -> Any:
         """What a step gives; where its peak shows that another plan is better, it is built anew."""
@@ -98,8 +113,8 @@ class WholeStep:
         if plans is None or self.latest is None or plans.is_settled:
             return run()
         results, made_bytes = function_peaks.measured(run, (), {})
-        if made_bytes is not None and plans.saw(made_bytes):
-            self._again.add(self.latest)
+        if made_bytes is not None and not plans.is_settled and plans.saw(made_bytes):
+            self.build_again()
             build()
         elif (needed := plans.measured_bytes) is not None and (made := self.made.get(self.latest)) is not None:
             self.made[self.latest] = made = dataclasses.replace(made, measured_bytes=needed)
@@ -130,6 +145,12 @@ class WholeStep:
         inputs = [t for t in tf.nest.flatten(keras.utils.unpack_x_y_sample_weight(batch)[0]) if tf.is_tensor(t)]
         policy = self._model.dtype_policy.name
         return Signature(batch_specs.sizes_of(inputs), "graph", policy, in_step=True, training=self._training.now)
+
+
+def _takes(plans: TracePlans, given: Sequence[tf.Tensor]) -> bool:
+    """Whether tensors have the shapes, open sizes included, with which a step was traced."""
+    taken = plans.trace.function.graph.inputs
+    return all(t.shape.as_list() == other.shape.as_list() for t, other in zip(given, taken))
 
 
 def _planned(plans: TracePlans, seconds: float, shapes: Any) -> PlannedStep:
