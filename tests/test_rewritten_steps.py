@@ -103,6 +103,22 @@ def test_a_rewritten_step_gives_the_bits_of_the_plain_one(build, inside):
     assert bits(results(model, optimizer, run, x, y)) == bits(expected)
 
 
+def test_an_update_waits_for_the_gradients_that_read_its_variable():
+    """TensorFlow updates a variable in a copy of it while its value may still be read."""
+    first, second = (tf.Variable(tf.ones((4, 4))) for _ in range(2))
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((x @ first) @ second)
+        for variable, gradient in zip((first, second), tape.gradient(loss, [first, second])):
+            variable.assign_sub(gradient)
+
+    made = trace(tf.function(step), tf.ones((2, 4))).step
+    updates = [op for op in made.ops.values() if op.type == "AssignSubVariableOp"]
+    awaited = [[made.ops[i].type for i in op.controls if made.ops[i].is_gradient] for op in updates]
+    assert awaited == [[], ["MatMul"]]  # the gradient of what the second product reads
+
+
 def test_xla_does_not_merge_copies_with_what_they_copy():
     layers = [keras.layers.Dense(64, "tanh") for _ in range(10)]
 

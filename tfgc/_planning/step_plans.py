@@ -25,7 +25,7 @@ _TRIES, _AIM = 4, 0.97
 # What plans of operations do not do: names of layers, host memory, slices of the batch.
 _OF_LAYERS, _OPTIONS_OF_LAYERS = ("hybrid", "manual", "offload"), ("bandwidth", "host_budget", "slices", "speed")
 # A plan that needs this much more than the least one is taken if it does less work.
-_NEAR = 1.02
+_NEAR = 1.03
 # What is gained has to be more than what peaks move by from step to step.
 _GAIN = 0.95
 
@@ -73,7 +73,7 @@ class StepPlans:
         self.plain_bytes = peak(small)
 
     def least(self) -> Rewritten:
-        """The plan of least work of those within 2 % of the least peak; the plain step where 5 % or less is gained."""
+        """The plan of least work of those within 3 % of the least peak; the plain step where 5 % or less is gained."""
         if not self._candidates.regions:
             return self.plain("no gradient reads a large activation")
         self._candidates.look_for_least()

@@ -24,13 +24,18 @@ def timeline(step: Step, counted: Collection[int] | None = None) -> list[int]:
         step: The step.
         counted: The operations whose buffers count; by default all.
     """
+    return alive(step, counted)[0]
+
+
+def alive(step: Step, counted: Collection[int] | None = None) -> tuple[list[int], list[int]]:
+    """Bytes of the planned buffers that are alive while each operation runs, as `timeline`, and once it has run."""
     kept = {step.buffer(tensor) for tensor in step.results}
     readers, ops = step.readers, step.ops
     ending: dict[int, list[Tensor]] = defaultdict(list)
     for buffer, reading in readers.items():
         if buffer not in kept:
             ending[reading[-1]].append(buffer)
-    now, found = 0, []
+    now, during, behind = 0, list[int](), list[int]()
     for number in step.order:
         ends, makes = ending.get(number, ()), step.makes[number]
         if not ends and not makes:
@@ -50,12 +55,13 @@ def timeline(step: Step, counted: Collection[int] | None = None) -> list[int]:
                 else:
                     later, count = later + count, 0
             now += count
-        found.append(now)
+        during.append(now)
         now += later
         for buffer in (*ends, *(b for b in makes if b not in readers and b not in kept)):
             if counted is None or buffer[0] in counted:
                 now -= ops[buffer[0]].sizes[buffer[1]]
-    return found
+        behind.append(now)
+    return during, behind
 
 
 def peak(step: Step) -> int:

@@ -1,16 +1,17 @@
-"""The control edges that hold a step to its order where that frees memory, and only there.
+"""The control edges that hold a step to the peak of its order, and no more of them than that takes.
 
 1. Triggers. Each copy, each forward operation that was moved behind a gradient, and each gradient that follows from no
-   other waits for the last large gradient before it in the order: else replays would start at once.
-2. What allocates on the way to another large gradient waits for what the order has freed by then: for the last readers
-   of buffers that ended, and for all leaves (gradients of weights and biases, updates) that read one of them. With few
-   threads, as a GPU's executor enqueues, leaves run late, and hold what they read until then.
+   other waits for the last large gradient before it in the order: else TensorFlow would merge copies with their
+   originals.
+2. Room. What allocates behind the first gradient may run before its turn if there is room for it: if what is alive
+   behind some operation of the order and all that is made from there to its own place come to no more than the peak.
+   It waits for all up to the last place where that is not so, for those that free something, too: with few threads, as
+   a GPU's executor enqueues, gradients of weights run late, and hold what they read until then.
 
-With both, the executor runs the order as simulated whatever its threads; with the first alone it does so by luck.
+What waits like that never needs more than the peak of the order, however many threads run it.
 """
 
-from collections import defaultdict, deque
-
+from tfgc._rewrite.liveness import alive
 from tfgc._step.step import Step
 
 # oneDNN's layout pass ends the process where a Conv2D and the BiasAdd behind it both have a control input.
@@ -19,12 +20,50 @@ _NEVER_WAITS = frozenset(["BiasAdd"])
 
 def waits(step: Step) -> dict[int, set[int]]:
     """For each operation the ones that it has to wait for besides those that it needs."""
-    found: dict[int, set[int]] = defaultdict(set)
-    on_the_way = _on_the_way(step)
-    frees = _freed_at(step)
-    freed: deque[tuple[int, int]] = deque()
+    found = _triggers(step)
+    during, behind = alive(step)
+    peak, begun = max(during, default=0), False
+    planned = [i for i in step.order if step.makes[i] or step.reads[i]]
+    number = {i: k for k, i in enumerate(planned)}  # a bit for each
+    above: dict[int, int] = {}  # of what must have run before each operation, and of itself
+    made = [0]  # by all of the planned up to each, in turn
+    left: list[int] = []  # alive behind each
+    past = 0  # how many of them must have run before there is room
+    for i in step.order:
+        op, before = step.ops[i], 0
+        begun = begun or (op.is_gradient and not op.segment)
+        for j in (*(t[0] for t in op.inputs), *op.controls, *found.get(i, ())):
+            before |= above[j]
+        above[i] = before
+        if i not in number:
+            continue
+        k, at = number[i], step.at[i]
+        made.append(made[k] + _taken(step, i, during[at] - (left[-1] if left else 0), before, number))
+        while past < k and (left[past - 1] if past else 0) - made[past] > peak - made[-1]:
+            past += 1
+        if begun and step.makes[i] and op.type not in _NEVER_WAITS:
+            while missing := ~before & ((1 << past) - 1):
+                j = planned[missing.bit_length() - 1]
+                found.setdefault(i, set()).add(j)
+                before |= above[j]
+        above[i] = before | 1 << k
+        left.append(behind[at])
+    return found
+
+
+def _taken(step: Step, i: int, more: int, before: int, number: dict[int, int]) -> int:
+    """Bytes that an operation allocates: in place of another buffer only if all that read it must have run."""
+    makes = sum(map(step.size, step.makes[i]))
+    ending = (b for b in step.reads[i] if step.readers[b][-1] == i)
+    if more < makes and any(not before >> number[j] & 1 for b in ending for j in step.readers[b][:-1]):
+        return makes
+    return max(more, 0)
+
+
+def _triggers(step: Step) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {}
     follows: set[int] = set()  # gradients that follow from another
-    trigger, begun, allocations = None, False, 0
+    trigger = None
     for i in step.order:
         op, allocates = step.ops[i], bool(step.makes[i])
         is_gradient = op.is_gradient and not op.segment
@@ -33,40 +72,9 @@ def waits(step: Step) -> dict[int, set[int]]:
         begins = is_gradient and allocates and i not in follows
         if is_gradient and allocates:
             follows.add(i)
-        begun = begun or is_gradient
-        may_wait = op.type not in _NEVER_WAITS
-        if may_wait and trigger is not None and (op.segment or begins or (allocates and not is_gradient)):
-            found[i].add(trigger)
-        if may_wait and begun and allocates and i in on_the_way:
-            allocations += 1
-            while freed and freed[0][0] < allocations:
-                found[i].add(freed.popleft()[1])
-        if begun:
-            leaves = (j for j in frees[i] if j == i or (_is_late(step, j) and j not in on_the_way))
-            freed.extend((allocations, j) for j in leaves)
+        waiting = op.segment or begins or (allocates and not is_gradient)
+        if waiting and trigger is not None and op.type not in _NEVER_WAITS:
+            found[i] = {trigger}
         if is_gradient and allocates:
             trigger = i
-        found[i].discard(i)
     return found
-
-
-def _is_late(step: Step, number: int) -> bool:
-    return bool(step.ops[number].call) or step.ops[number].is_gradient
-
-
-def _on_the_way(step: Step) -> set[int]:
-    """What leads to a gradient or copy that allocates; the other late operations are leaves."""
-    found: set[int] = set()
-    for i in reversed(step.order):
-        op = step.ops[i]
-        if (op.segment or op.is_gradient) and (i in found or step.makes[i]):
-            found.update(t[0] for t in op.inputs)
-    return found
-
-
-def _freed_at(step: Step) -> dict[int, list[int]]:
-    """For the last reader of each buffer that ends there, all of its readers, in order."""
-    found: dict[int, dict[int, None]] = defaultdict(dict)
-    for readers in step.readers.values():
-        found[readers[-1]].update(dict.fromkeys(readers))
-    return defaultdict(list, {i: sorted(readers, key=step.at.__getitem__) for i, readers in found.items()})

@@ -18,6 +18,7 @@ from tfgc._step.loop_trips import LOOPS
 from tfgc._step.sizes import sized
 from tfgc._step.step import SMALL, Op, Step, Tensor
 from tfgc._step.stored_variants import Variants
+from tfgc._step.values import Values
 from tfgc._step.work import tensor_bytes, work
 
 # A read of a variable, alone of all stateful operations, may be done twice: a copy reads what the first one read.
@@ -72,18 +73,19 @@ class Trace:
         begun = [start for start, _ in self.calls]
         spans = [span for span, is_outermost in zip(self.calls, outermost) if is_outermost]
         variants, sizes = Variants(self._rows), sized(self.ops, self.nodes, self.definition, self._shapes)
-        ops, call = {}, 0
+        ops, call, values = {}, 0, Values()
         for i, (op, like, node) in enumerate(zip(self.ops, sizes, self.nodes)):
             while call < len(begun) and begun[call] <= i:
                 call += 1
             read, controls = self._read[i]
             # What a list holds may be counted elsewhere; planned it is, or what reads it would follow from nothing.
             least = 0 if op.type not in LOOPS else SMALL if self._small is None else self._small
+            read = tuple(map(self._behind_gathered, read)) if call else read
             ops[i] = Op(
                 node.name,
                 op.type,
-                tuple(map(self._behind_gathered, read)) if call else read,
-                controls,
+                read,
+                (*controls, *values.readers(i, op.type, read, call)),
                 tuple(
                     max(variants.bytes(t), least) if t.dtype == tf.variant else tensor_bytes(other, self._rows)
                     for t, other in zip(op.outputs, like.outputs)
