@@ -429,6 +429,23 @@ def test_a_larger_batch_is_planned_anew():
     assert run.experimental_get_tracing_count() == 1
 
 
+def test_its_status_counts_what_is_stored_where_gradients_read_views_of_copies():
+    w = tf.Variable(tf.eye(16))
+
+    @tfgc.function(strategy="uniform", segments=3, verbose=0)
+    def step(x):
+        with tf.GradientTape() as tape:
+            for _ in range(6):
+                x = tf.tanh(x @ w)
+                x -= tf.reduce_max(x, 1)[:, None]  # whose gradient reshapes the maxima
+            loss = tf.reduce_sum(x**2)
+        return tape.gradient(loss, w)
+
+    step(tf.random.stateless_normal((64, 16, 16), (1, 2)))
+    (now,) = step.status().traces
+    assert 0 < sum(stored for _, stored in now.cuts) < now.needed_bytes
+
+
 def test_its_status_says_where_it_cuts():
     step, args, _ = module()
     run = tfgc.function(step, strategy="sqrt", segments=4, verbose=0)

@@ -85,7 +85,7 @@ def _segments(made: Rewritten, forward: Sequence[int]) -> Iterator[Segment]:
     stored: set[Tensor] = set()
     for place in sorted(inside):
         nodes, again, cut = inside[place], copies[place], cuts[place] if place < len(cuts) else None
-        read = {step.buffer(t) for op in again for t in op.inputs if not step.ops[t[0]].segment}
+        read = {b for op in again for b in map(step.buffer, op.inputs) if not step.ops[b[0]].segment}
         late = {b for i in nodes for b in step.makes[i] if any(_is_late(step, r) for r in step.readers.get(b, ()))}
         new = {b for b in read | late if step.is_planned(b)} - stored
         stored |= new

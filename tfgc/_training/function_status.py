@@ -106,8 +106,8 @@ def _cuts(plans: TracePlans) -> Iterator[tuple[str, int]]:
     traced, step = plans.trace.step, plans.plan.step
     ends = sorted((traced.at[cut.behind], traced.ops[cut.behind].name) for cut in plans.plan.cuts)
     late = [op for op in step.ops.values() if op.segment or op.is_gradient]
-    read = {step.buffer(t) for op in late for t in op.inputs if not step.ops[t[0]].segment}
-    stored = [b for b in read if step.is_planned(b) and not step.ops[b[0]].is_gradient]
+    read = {step.buffer(t) for op in late for t in op.inputs}
+    stored = [b for b in read if step.is_planned(b) and b[0] in traced.at and not step.ops[b[0]].is_gradient]
     start = -1
     for end, name in ends:
         yield name, sum(step.size(b) for b in stored if start < traced.at[b[0]] <= end)
