@@ -1,7 +1,8 @@
 """Pytest plugins that run other people's Keras tests with tfgc forced on, and report what it did.
 
 `Models` enables every functional and Sequential model before it trains, with every segment recomputed, the last one
-included; of subclassed models the layers. `Layers` follows each `run_layer_test` of Keras by the comparisons of
+included; of subclassed models the layers. `Steps` has every model train by a plan of its whole step, which is cut at
+random, however little that saves. `Layers` follows each `run_layer_test` of Keras by the comparisons of
 `layerwise`. Both note the outcome of each test.
 """
 
@@ -24,12 +25,14 @@ import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from keras.src.testing.test_case import TestCase
 from layerwise import arguments_of, compare, reason
+from random_steps import at_random
 from replays import note_replays
 
 import tfgc
 from tfgc._error_texts import one_line
 from tfgc._errors import TfgcError
 from tfgc._framework import private_api
+from tfgc._planning.step_plans import StepPlans
 from tfgc._tracing import functional_graphs, keras_graph
 from tfgc._training import segment_runner
 
@@ -143,6 +146,30 @@ def force(model):
     return tfgc.enable(model, dataclasses.replace(plan, segments=every))
 
 
+class Steps(Plain):
+    """Has `fit` and `train_on_batch` run rewritten steps."""
+
+    def pytest_sessionstart(self):
+        made = TensorFlowTrainer.make_train_function
+
+        @functools.wraps(made)
+        def make_train_function(model, force=False):
+            if isinstance(model, keras.Model) and not tfgc.status(model).enabled:
+                try:
+                    tfgc.enable(model, verbose=0)
+                    self.count("enabled")
+                except TfgcError as error:
+                    self.note("not enabled", reason(one_line(error)))
+            return made(model, force=force)
+
+        def least(plans):
+            plan = at_random(plans, 0)
+            self.count("replays", sum(bool(op.segment) for op in plan.step.ops.values()) > 0)
+            return plan
+
+        TensorFlowTrainer.make_train_function, StepPlans.least = make_train_function, least
+
+
 class Layers(Plain):
     """Compares each layer that Keras tests."""
 
@@ -167,7 +194,7 @@ class Layers(Plain):
         TestCase.run_layer_test = run_layer_test
 
 
-ARMS = {"plain": Plain, "models": Models, "layers": Layers}
+ARMS = {"plain": Plain, "models": Models, "steps": Steps, "layers": Layers}
 
 
 def noted_in(path):

@@ -192,7 +192,7 @@ HEADS = {
 }
 
 
-class _Writer:
+class Writer:
     """Writes the body of a function that builds a model, line by line."""
 
     def __init__(self, rng):
@@ -351,7 +351,7 @@ def scripts(draw, modes=MODES, most=8):
     """
     rng = draw(st.randoms(use_true_random=True))
     mode, batch, way = rng.choice(modes), rng.choice([1, 2, 3, 3, 5, 7]), rng.choice(WAYS)
-    writer = _Writer(rng)
+    writer = Writer(rng)
     losses = writer.write(draw(st.integers(2, most)))
     if mode == "xla" and any(word in line for line in writer.lines for word in NO_XLA):
         mode = "graph"
