@@ -14,8 +14,9 @@ What waits like that never needs more than the peak of the order, however many t
 from tfgc._rewrite.liveness import alive
 from tfgc._step.step import Step
 
-# oneDNN's layout pass ends the process where a Conv2D and the BiasAdd behind it both have a control input.
-_NEVER_WAITS = frozenset(["BiasAdd"])
+# oneDNN's layout pass ends the process where a Conv2D and the BiasAdd behind it both have a control input. It joins the
+# gradients of a filter and its bias, unless the first one has a control input, and joined they are rounded otherwise.
+_NEVER_WAITS = frozenset(["BiasAdd", "Conv2DBackpropFilter"])
 
 
 def waits(step: Step) -> dict[int, set[int]]:
