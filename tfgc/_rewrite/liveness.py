@@ -39,7 +39,8 @@ def alive(step: Step, counted: Collection[int] | None = None) -> tuple[list[int]
     for number in step.order:
         ends, makes = ending.get(number, ()), step.makes[number]
         if not ends and not makes:
-            found.append(now)
+            during.append(now)
+            behind.append(now)
             continue
         later = 0  # of what takes the place of what does not count
         for buffer in makes:
