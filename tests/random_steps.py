@@ -151,14 +151,14 @@ def at_random(plans, seed):
     rng, step = random.Random(seed), plans._step
     forward = [i for i in step.order if step.ops[i].call == 0 and step.makes[i]]
     if not forward:
-        return plans._plain("nothing to cut")
+        return plans.plain("nothing to cut")
 
     def cuts(most, depth):
         behind = sorted(rng.sample(forward, min(len(forward), rng.randint(1, most))))
         nest = depth < 2 and rng.random() < 0.4
         return [Cut(i, rng.random() < 0.2, tuple(cuts(3, depth + 1)) if nest else ()) for i in behind]
 
-    return plans.by_cuts(cuts(8, 0), "random")
+    return plans._whole(plans._candidates.judged(cuts(8, 0)), "random")  # even one that saves nothing
 
 
 def stepped(kind, model, losses, seed, way):

@@ -8,21 +8,26 @@
    It waits for all up to the last place where that is not so, for those that free something, too: with few threads, as
    a GPU's executor enqueues, gradients of weights run late, and hold what they read until then.
 
-What waits like that never needs more than the peak of the order, however many threads run it.
+What waits like that needs no more than the peak of the order, however many threads run it. Not all does: neither the
+forward pass nor `_NEVER_WAITS`, and TensorFlow's graph optimizer drops edges of what it rewrites.
 """
 
-from tfgc._rewrite.liveness import alive
-from tfgc._step.step import Step
+from collections import defaultdict
 
-# oneDNN's layout pass ends the process where a Conv2D and the BiasAdd behind it both have a control input. It joins the
-# gradients of a filter and its bias, unless the first one has a control input, and joined they are rounded otherwise.
-_NEVER_WAITS = frozenset(["BiasAdd", "Conv2DBackpropFilter"])
+from tfgc._rewrite.liveness import alive
+from tfgc._step.step import Step, Tensor
+
+# oneDNN's layout pass makes one operation of two (`_joined`), whatever waits between them, and ends the process where a
+# Conv2D and the BiasAdd behind it both have a control input. So the second one of a pair never waits. Nor does the
+# gradient of a filter: with a control input it is not joined with that of the bias, and the two round otherwise.
+_NEVER_WAITS = frozenset(["BiasAdd", "BiasAddGrad", "Conv2DBackpropFilter"])
 
 
 def waits(step: Step) -> dict[int, set[int]]:
     """For each operation the ones that it has to wait for besides those that it needs."""
     found = _triggers(step)
     during, behind = alive(step)
+    joined = _joined(step)
     peak, begun = max(during, default=0), False
     planned = [i for i in step.order if step.makes[i] or step.reads[i]]
     number = {i: k for k, i in enumerate(planned)}  # a bit for each
@@ -42,11 +47,15 @@ def waits(step: Step) -> dict[int, set[int]]:
         made.append(made[k] + _taken(step, i, during[at] - (left[-1] if left else 0), before, number))
         while past < k and (left[past - 1] if past else 0) - made[past] > peak - made[-1]:
             past += 1
-        if begun and step.makes[i] and op.type not in _NEVER_WAITS:
-            while missing := ~before & ((1 << past) - 1):
+        if begun and step.makes[i] and _may_wait(step, i):
+            passed = 0
+            while missing := ~(before | passed) & ((1 << past) - 1):
                 j = planned[missing.bit_length() - 1]
-                found.setdefault(i, set()).add(j)
-                before |= above[j]
+                if joined[j] > at:
+                    passed |= 1 << number[j]
+                else:
+                    found.setdefault(i, set()).add(j)
+                    before |= above[j]
         above[i] = before | 1 << k
         left.append(behind[at])
     return found
@@ -59,6 +68,33 @@ def _taken(step: Step, i: int, more: int, before: int, number: dict[int, int]) -
     if more < makes and any(not before >> number[j] & 1 for b in ending for j in step.readers[b][:-1]):
         return makes
     return max(more, 0)
+
+
+def _joined(step: Step) -> dict[int, int]:
+    """The position in the order of the last operation that may become one with each: nothing before it waits for that.
+
+    What waited for the first one, and is needed by the second one, would wait for itself.
+    """
+    last = dict(step.at)
+    filters: dict[Tensor, list[int]] = defaultdict(list)  # by the gradient that they read
+    for i, op in step.ops.items():
+        if op.type == "Conv2DBackpropFilter":
+            filters[op.inputs[2]].append(i)
+    for i in reversed(step.order):
+        op = step.ops[i]
+        if op.type in ("BiasAdd", "Conv2D") and step.ops[j := op.inputs[0][0]].type in ("Conv2D", "Pad"):
+            last[j] = max(last[j], last[i])
+        elif op.type == "BiasAddGrad":
+            last[i] = max(last[i], *(last[j] for j in filters[op.inputs[0]]), 0)
+    return last
+
+
+def _may_wait(step: Step, i: int) -> bool:
+    op = step.ops[i]
+    is_padded = op.type == "Conv2D" and any(
+        step.ops[j].type == "Pad" and step.ops[j].segment == op.segment for j, _ in op.inputs
+    )
+    return op.type not in _NEVER_WAITS and not is_padded
 
 
 def _triggers(step: Step) -> dict[int, set[int]]:
@@ -74,7 +110,7 @@ def _triggers(step: Step) -> dict[int, set[int]]:
         if is_gradient and allocates:
             follows.add(i)
         waiting = op.segment or begins or (allocates and not is_gradient)
-        if waiting and trigger is not None and op.type not in _NEVER_WAITS:
+        if waiting and trigger is not None and _may_wait(step, i):
             found[i] = {trigger}
         if is_gradient and allocates:
             trigger = i
