@@ -37,7 +37,7 @@ def alive(step: Step, counted: Collection[int] | None = None) -> tuple[list[int]
             ending[reading[-1]].append(buffer)
     now, during, behind = 0, list[int](), list[int]()
     for number in step.order:
-        ends, makes = ending.get(number, ()), step.makes[number]
+        ends, makes = ending.get(number, []), step.makes[number]
         if not ends and not makes:
             during.append(now)
             behind.append(now)
