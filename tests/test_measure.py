@@ -26,7 +26,7 @@ from tfgc import Measurement, zoo
 from tfgc._cli.group import cli
 from tfgc._errors import OptionError
 from tfgc._measure import case_choice, compare, process, step_timeline, training_run, worker
-from tfgc._records import measurement, results_json
+from tfgc._records import measurement, predicted, results_json
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.job import PredictionJob, Reply
 from tfgc._records.measurement import Study
@@ -550,7 +550,7 @@ def test_modes_that_there_are_not_are_refused():
 
 
 def test_old_results_call_compiled_segments_compiled():
-    part = measurement.SegmentSummary("a", "b", 2, "recompute")
+    part = predicted.SegmentSummary("a", "b", 2, "recompute")
     names = {"plain": (), "sqrt": (part,), "died": ()}
     records = [Measurement("net", name, "eager", 8, parts=parts) for name, parts in names.items()]
     records += [Measurement("net", "sqrt", "graph", 8)]

@@ -19,7 +19,8 @@ from tfgc._cli.commands.report import command
 from tfgc._errors import OptionError
 from tfgc._records import results_json
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
-from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
+from tfgc._records.measurement import Measurement, Results, Study
+from tfgc._records.predicted import Predicted, SegmentSummary
 from tfgc._report import command_tables, fronts, html_page, plots, study_summary, study_tables
 
 MB = 10**6

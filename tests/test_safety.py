@@ -21,7 +21,8 @@ from tfgc._core import plan as plans
 from tfgc._costs import timing
 from tfgc._records import results_json
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
-from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
+from tfgc._records.measurement import Measurement, Results, Study
+from tfgc._records.predicted import Predicted, SegmentSummary
 from tfgc._records.table import TextTable
 from tfgc._report import command_tables, html_page, plots, svg
 from tfgc._report import markdown as markdown_tables

@@ -19,7 +19,7 @@ from tfgc._planning import annotated, budgets, by_calls, planner, sweep
 from tfgc._planning.node_plans import AnyPlans, NodePlans
 from tfgc._records.front import FrontRecord
 from tfgc._records.job import Case, CasePrediction, CasePredictions, PredictionJob
-from tfgc._records.measurement import Predicted, SegmentSummary
+from tfgc._records.predicted import Predicted, SegmentSummary
 from tfgc._simulate import simulator
 from tfgc._simulate.simulator import Prediction
 from tfgc._tracing import keras_graph

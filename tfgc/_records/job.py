@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from tfgc._core.plan import Plan
 from tfgc._errors import TfgcError
 from tfgc._records.front import FrontRecord
-from tfgc._records.measurement import Predicted, SegmentSummary
+from tfgc._records.predicted import Predicted, SegmentSummary
 
 # A network's name or builder, and an image size; None: the network's default
 Build: TypeAlias = tuple[str | Callable[..., Any], int | None]

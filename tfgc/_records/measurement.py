@@ -12,39 +12,11 @@ from typing import Any
 from tfgc._core import timelines
 from tfgc._core.checked_json import AnyFloat, Scalar
 from tfgc._core.modes import PLAIN
-from tfgc._core.shown import Brief, Shown
+from tfgc._core.shown import Shown
 from tfgc._records import order_statistics
 from tfgc._records.front import FrontRecord
+from tfgc._records.predicted import Predicted, SegmentSummary
 from tfgc._units import format_bytes, format_seconds
-
-
-@dataclasses.dataclass(frozen=True)
-class Predicted:
-    """What was predicted of a case before it ran. Bytes: of the whole step above weights and optimizer slots."""
-
-    peak_bytes: int  # the peak that the allocator should report, in chunks
-    overhead: float  # work on top of the plain step's, as a fraction of it, counted in `unit`
-    unit: str  # `s` or `flop`
-    floor_bytes: int  # the least peak of any plan, in buffers
-    floor_node: str  # which sets it
-    plain_bytes: int  # the peak if nothing is recomputed, in buffers
-    buffer_bytes: int | None = None  # the peak in buffers
-    fixed_bytes: int | None = None  # weights and optimizer slots, which are there all the time and in none of the above
-    host_bytes: int = 0  # what the host stores at most, in none of the above either
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class SegmentSummary(Brief):
-    """A segment of a plan, as it is drawn along the network."""
-
-    first: str
-    last: str  # its last node
-    nodes: int  # their number
-    mode: str  # `keep` or `recompute`
-    stored_bytes: int | None = None  # bytes of activations that it stores until its backward pass; None if unknown
-    inside_bytes: int | None = None  # bytes of activations that it would store if it were kept whole; None if unknown
-    inner: tuple["SegmentSummary", ...] = ()  # the segments of its replay, where that is split again
-    host_bytes: int = 0  # bytes of its inputs that wait on the host
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -119,25 +91,31 @@ class Measurement(Shown):
         return self.predicted and self.predicted.peak_bytes + (self.predicted.fixed_bytes or self.resident_bytes or 0)
 
     def plot(self) -> Any:
-        """Draw the memory of one step over time; return the axes of matplotlib, which the extra `plot` installs."""
+        """Draw the memory of one step over time, by matplotlib.
+
+        Returns:
+            The matplotlib axes: `measurement.plot().figure.savefig("step.png")`.
+
+        Raises:
+            TfgcError: If no step was measured, or matplotlib is not installed.
+        """
         held = self.resident_bytes or 0
         lines = {"handed out by the allocator": [(second, held + count) for second, count in self.timeline]}
         title = self._shown()[0].removeprefix("of ")
         return timelines.draw(title, lines, "time in one step", "s", {"held between steps": held})
 
     def _shown(self) -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
-        title, rows = f"of {self.network}, batch {self.batch_size}, {self.name}: ", []
+        title = f"of {self.network}, batch {self.batch_size}, {self.name}: "
         if self.peak_bytes is None:
-            return f"{title}{self.status}{self.detail and ', '}{self.detail}", (), rows
-        held = self.resident_bytes or 0
-        rows.append(("needs", f"{format_bytes(held)} between steps and {format_bytes(self.peak_bytes)} in a step"))
-        if self.predicted_needs is not None:
-            rows.append(("predicted", format_bytes(self.predicted_needs)))
-        if self.step_seconds is not None:
-            rows.append(("a step takes", format_seconds(self.step_seconds)))
-        if self.detail:
-            rows.append(("plan", self.detail))
-        return f"{title}needs {format_bytes(held + self.peak_bytes)}", (), rows
+            return f"{title}{self.status}{self.detail and ', '}{self.detail}", (), ()
+        held, predicted, seconds = self.resident_bytes or 0, self.predicted_needs, self.step_seconds
+        found = {
+            "needs": f"{format_bytes(held)} between steps and {format_bytes(self.peak_bytes)} in a step",
+            "predicted": "" if predicted is None else format_bytes(predicted),
+            "a step takes": "" if seconds is None else format_seconds(seconds),
+            "plan": self.detail,
+        }
+        return f"{title}needs {format_bytes(held + self.peak_bytes)}", (), [row for row in found.items() if row[1]]
 
     def saved(self, baseline: "Measurement | None") -> float | None:
         """The part of what `baseline` needs that this case does not need; None where either has no figure."""

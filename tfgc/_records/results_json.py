@@ -9,7 +9,8 @@ from typing import Any
 from tfgc._core import checked_json
 from tfgc._errors import TfgcError
 from tfgc._records.front import FrontPoint
-from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
+from tfgc._records.measurement import Measurement, Results, Study
+from tfgc._records.predicted import Predicted, SegmentSummary
 
 _FORMAT = "tfgc-measurements"
 _VERSION = 6

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tfgc._records.measurement import SegmentSummary
+from tfgc._records.predicted import SegmentSummary
 from tfgc._report.svg import CARD, INK, MUTED, SERIES, Plot, short, unit_of
 from tfgc._units import format_bytes
 

@@ -33,7 +33,7 @@ def heading(study: Study) -> str:
 
 
 def best(study: Study) -> Measurement | None:
-    """The recomputed case of least peak; None if there is none."""
+    """The recomputed case that needs least; None if there is none."""
     own = [r for r in study.records if r.status == "ok" and r.case != "plain" and r.peak_bytes is not None]
     return min(own, key=lambda r: r.needed_bytes or 0, default=None)
 

@@ -4,7 +4,8 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from tfgc._records.measurement import Results, SegmentSummary, Study
+from tfgc._records.measurement import Results, Study
+from tfgc._records.predicted import SegmentSummary
 from tfgc._records.table import TextTable
 from tfgc._report import command_tables, pace, study_summary
 from tfgc._units import format_bytes, format_percent, format_seconds
