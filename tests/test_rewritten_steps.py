@@ -103,6 +103,29 @@ def test_a_rewritten_step_gives_the_bits_of_the_plain_one(build, inside):
     assert bits(results(model, optimizer, run, x, y)) == bits(expected)
 
 
+@pytest.mark.parametrize("penalized", [False, True])
+def test_a_bias_has_the_bits_of_the_plain_step_where_its_filter_is_frozen(penalized):
+    """oneDNN sums it otherwise beside the gradient of the filter, whether anything reads that or not."""
+    x = tf.random.normal((8, 16, 16, 8), seed=1)
+    filters = [tf.random.normal((3, 3, 8, 8), seed=2 + i) for i in range(3)]
+    biases = [tf.Variable(tf.zeros(8)) for _ in filters]
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:
+                for filter, bias in zip(filters, biases):
+                    x = tf.tanh(tf.nn.bias_add(tf.nn.conv2d(x, filter, 1, "SAME"), bias))
+                loss = tf.reduce_mean((x - y) ** 2)
+            if penalized:
+                loss += tf.add_n([tf.reduce_sum(tf.exp(slope)) for slope in inner.gradient(loss, biases)])
+        return tape.gradient(loss, biases)
+
+    y = x + 1
+    run, _ = rewritten(step, x, y, 2)
+    for ours, plain in zip(run(x, y), tf.function(step)(x, y), strict=True):
+        np.testing.assert_array_equal(ours, plain)
+
+
 def test_an_update_waits_for_the_gradients_that_read_its_variable():
     """TensorFlow updates a variable in a copy of it while its value may still be read."""
     first, second = (tf.Variable(tf.ones((4, 4))) for _ in range(2))

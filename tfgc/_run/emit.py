@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfgc._rewrite.waits import waits
 from tfgc._run.fences import Fences
+from tfgc._run.unread import unread_filters
 from tfgc._step.step import Step
 from tfgc._step.trace import Trace
 
@@ -57,6 +58,8 @@ def definition(trace: Trace, step: Step, xla: bool, without: Collection[str] = (
     # A step as traced runs as TensorFlow would run it.
     edges = {} if xla or step.order == trace.step.order else waits(step)
     fences = Fences(trace, step, made) if xla else None
+    unread, biases = ([], set[int]()) if xla else unread_filters(trace, step)
+    made.node.extend(node for node in unread if node.name not in without)
     for i in step.order:
         op = step.ops[i]
         if op.name in without:
@@ -64,7 +67,8 @@ def definition(trace: Trace, step: Step, xla: bool, without: Collection[str] = (
         node = made.node.add()
         node.CopyFrom(trace.nodes[op.traced if op.segment else i])
         node.name = op.name
-        controls = {step.ops[j].name for j in (*op.controls, *edges.get(i, ())) if j in step.ops} - set(without)
+        waits_for = {*op.controls, *edges.get(i, set()) - biases}
+        controls = {step.ops[j].name for j in waits_for if j in step.ops} - set(without)
         del node.input[:]
         node.input.extend(step.tensor_name(t) if fences is None else fences.read(i, t) for t in op.inputs)
         node.input.extend(f"^{name}" for name in sorted(controls))
