@@ -15,10 +15,10 @@ import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import versions
+from tfgc._framework.graph_optimizer import KEPT
 from tfgc._framework.internals import record
 
 _HELD = "tfgc_gradients"  # the attribute of a graph that holds what is attached in it, and goes with it
-_KEPT = "_grappler_do_not_remove"  # of operations that Grappler is to leave where they are
 _names = map("tfgc-replay-{}".format, itertools.count())
 _found: weakref.WeakValueDictionary[str, Callable] = weakref.WeakValueDictionary()
 
@@ -94,7 +94,7 @@ def _alone(output: tf.Tensor) -> tf.Tensor:
 
 def _keep(op: tf.Operation) -> None:
     """Let Grappler leave an operation where it is."""
-    versions.attribute(op, "_set_attr")(_KEPT, tf.compat.v1.AttrValue(b=True))
+    versions.attribute(op, "_set_attr")(KEPT, tf.compat.v1.AttrValue(b=True))
 
 
 def _gradients(name: str, op: tf.Operation, *upstream: Any) -> list[Any]:

@@ -2,10 +2,12 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import tensorflow as tf
 
 _OPTION = "disable_meta_optimizer"
+KEPT = "_grappler_do_not_remove"  # of operations that it is to leave where they are
 
 
 @contextlib.contextmanager
@@ -17,3 +19,8 @@ def off() -> Iterator[None]:
         yield
     finally:
         tf.config.optimizer.set_experimental_options({_OPTION: before})
+
+
+def leave(node: Any) -> None:
+    """Let the optimizer leave a node of a GraphDef where it is."""
+    node.attr[KEPT].b = True

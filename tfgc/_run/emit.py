@@ -9,11 +9,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfgc._framework import graph_optimizer
 from tfgc._rewrite.waits import waits
 from tfgc._run.fences import Fences
 from tfgc._run.unread import unread_filters
 from tfgc._step.step import Step
 from tfgc._step.trace import Trace
+
+# TensorFlow's graph optimizer makes sums and products of the same terms in another order, which holds other tensors.
+_REASSOCIATED = frozenset(["Add", "AddV2", "AddN", "Sub", "Mul", "Div", "RealDiv"])
 
 
 class Built:
@@ -72,4 +76,6 @@ def definition(trace: Trace, step: Step, xla: bool, without: Collection[str] = (
         del node.input[:]
         node.input.extend(step.tensor_name(t) if fences is None else fences.read(i, t) for t in op.inputs)
         node.input.extend(f"^{name}" for name in sorted(controls))
+        if edges and step.makes[i] and op.type in _REASSOCIATED:
+            graph_optimizer.leave(node)
     return made
