@@ -17,8 +17,8 @@ ROOT = pathlib.Path(__file__).parent.parent
 # From the ground up. A file imports from its own folder, from folders below, and from the files beside them.
 FLOORS = (
     "_core", "_records", "_framework", "zoo", "_step", "_rewrite", "_run", "_simulate", "strategies", "_report",
-    "_pure", "_tracing", "_costs", "_replay", "_calls", "_planning", "_training", "_verify", "_compiled", "_measure",
-    "_cli",
+    "_pure", "_tracing", "_costs", "_replay", "_pairs", "_calls", "_planning", "_training", "_verify", "_compiled",
+    "_measure", "_cli",
 )  # fmt: skip
 MODULES = sorted((ROOT / "tfgc").rglob("*.py"))
 NAMES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in MODULES}

@@ -158,33 +158,6 @@ def test_the_stream_goes_on_as_without_tfgc(mode):
             np.testing.assert_array_equal(ours.generator.state, other.generator.state)
 
 
-@pytest.mark.parametrize("mode", ["eager", "graph"])
-def test_nothing_is_drawn_in_the_second_run(mode):
-    drawn = []
-
-    @tfgc.recompute
-    def fn(x):
-        kept = tf.random.uniform((4, 1), seed=2)
-        drawn.append(kept)
-        return tf.tanh(tf.tanh(tf.tanh(x) * kept))
-
-    def step():
-        x = noise(4, 64)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = fn(x)
-        return tape.gradient(y, x)
-
-    if mode == "graph":
-        graph = tf.function(step).get_concrete_function().graph
-        assert [op.type for op in graph.get_operations()].count("RandomUniform") == 1
-        return
-    before = len(drawn)
-    step()
-    eager = [t for t in drawn[before:] if not tf.is_symbolic_tensor(t)]
-    assert len(eager) == 1
-
-
 @pytest.mark.parametrize("mode", mostly("compiled"))
 def test_large_draws_keep_their_layer(mode):
     model = fresh(model_with(Large))
@@ -194,37 +167,6 @@ def test_large_draws_keep_their_layer(mode):
     # A layer that is kept runs op by op in an eager loop, where TensorFlow seeds its draws otherwise than in graphs.
     plain = train(fresh(model_with(Large)), noise(8, 4), [noise(8, 4, seed=2)], graph=mode == "graph")
     assert_equal(plain, ours, exact=mode == "eager")
-
-
-def test_draws_with_a_gradient_are_not_stored():
-    """RandomGamma's gradient for its shape parameter runs through the draw."""
-    fn = tfgc.recompute(lambda x: tf.tanh(x) * tf.random.gamma((), x[0, 0] + 1.0))
-    with pytest.warns(tfgc.NotReplayableWarning, match="RandomGamma"):
-        fn(tf.ones((64, 64)))
-
-
-def test_a_draw_in_a_branch_keeps_the_function():
-    fn = tfgc.recompute(lambda x: tf.cond(x[0, 0] > 0, lambda: tf.tanh(x) * tf.random.uniform(()), lambda: x))
-    with pytest.warns(tfgc.NotReplayableWarning, match="RandomUniform"):
-        fn(tf.ones((64, 64)))
-
-
-def test_another_number_of_draws_raises():
-    times = iter([1, 1, 2])
-
-    def fn(x):
-        for _ in range(next(times)):
-            x = tf.tanh(x) * tf.random.uniform(())
-        return tf.tanh(x)
-
-    x = noise(16, 16)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = tfgc.recompute(fn)(x)
-    with pytest.raises(
-        tfgc.ReplayMismatchError, match="draws float32 numbers by RandomUniform where the first drew noth"
-    ):
-        tape.gradient(y, x)
 
 
 def test_models_with_such_layers_are_planned_and_proven():
@@ -343,7 +285,7 @@ def test_what_python_chooses_is_chosen_again(way, graph):
 
     (plain, after), (ours, our_after) = steps(lambda model: None), steps(WAYS_TO_CHOOSE[way])
     assert len({tuple(name for name, g in step.gradients.items() if g is None) for step in plain}) > (not graph)
-    assert_equal(plain, ours, exact=not graph and way != "enable")
+    assert_equal(plain, ours, exact=not graph and way == "layers")
     assert after == our_after
 
 

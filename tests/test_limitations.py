@@ -53,30 +53,6 @@ def test_gradients_by_own_weights_in_a_call_are_zero():
     np.testing.assert_allclose(plain(X) - found, tf.fill(X.shape, tf.reduce_sum(X)), rtol=1e-5, atol=1e-5)
 
 
-def test_a_plain_variable_is_read_again_by_the_replay():
-    factor = tf.Variable(2.0, trainable=False)
-    fn = tfgc.recompute(lambda x: factor * x)
-    with tf.GradientTape() as tape:
-        tape.watch(X)
-        made = fn(X)
-    np.testing.assert_allclose(made, 2.0 * X)
-    factor.assign(3.0)
-    np.testing.assert_allclose(tape.gradient(made, X), tf.fill(X.shape, 3.0))
-
-
-def test_a_table_that_changed_is_read_again_by_the_replay():
-    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
-    key = tf.constant(1, tf.int64)
-    table.insert(key, 2.0)
-    fn = tfgc.recompute(lambda x: x * table.lookup(key))
-    with tf.GradientTape() as tape:
-        tape.watch(X)
-        made = fn(X)
-    np.testing.assert_allclose(made, 2.0 * X)
-    table.insert(key, 3.0)
-    np.testing.assert_allclose(tape.gradient(made, X), tf.fill(X.shape, 3.0))
-
-
 @tf.custom_gradient
 def straight_through(x):
     """Squares whose derivative is said to be 1."""
@@ -84,7 +60,7 @@ def straight_through(x):
 
 
 @pytest.mark.parametrize("pfor", [False, True])
-def test_the_gradient_of_a_jacobian_of_a_custom_gradient_is_wrong_where_it_is_vectorized(pfor):
+def test_the_gradient_of_a_jacobian_of_a_custom_gradient(pfor):
     x = noise(3)
     fn = tfgc.recompute(lambda x: straight_through(x) * x)
 
@@ -99,4 +75,4 @@ def test_the_gradient_of_a_jacobian_of_a_custom_gradient_is_wrong_where_it_is_ve
         return outer.gradient(total, x)
 
     # The first derivative is x + x**2 by what the function says; that of its square is 1 then, and 2 x in truth.
-    np.testing.assert_allclose(step(x), 1 + 2 * x if pfor else tf.fill(x.shape, 2.0), rtol=1e-5)
+    np.testing.assert_allclose(step(x), tf.fill(x.shape, 2.0), rtol=1e-5)

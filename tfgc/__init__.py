@@ -28,7 +28,7 @@ _NAMES = {
     "_records.compiled_memory": "CompiledBuffer CompiledMemory",
     "_records.batch_limit": "MaxBatch Reach",
     "_records.measurement": "Measurement",
-    "_replay.recompute": "recompute",
+    "_pairs.recompute": "recompute",
     "_simulate.simulator": "Prediction",
     "_training.peak_memory": "PeakMemory",
     "_training.enable": "disable enable",

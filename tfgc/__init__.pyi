@@ -24,12 +24,12 @@ from ._measure.compare import compare
 from ._measure.comparison import Comparison
 from ._measure.confirmed import plan
 from ._measure.max_batch import max_batch
+from ._pairs.recompute import recompute
 from ._planning.estimates import estimate
 from ._planning.planner import pareto
 from ._records.batch_limit import MaxBatch, Reach
 from ._records.compiled_memory import CompiledBuffer, CompiledMemory
 from ._records.measurement import Measurement
-from ._replay.recompute import recompute
 from ._simulate.simulator import Prediction
 from ._training.enable import disable, enable
 from ._training.function import function

@@ -1,6 +1,7 @@
 """The traces that a `tf.function` keeps, calls of one past the checks of its arguments, and what an operation calls."""
 
 import hashlib
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from tfgc._framework.versions import attribute
 _BLOCKING = frozenset({"StopGradient", "PreventGradient", "ZerosLike", "OnesLike"})
 # Unlike lists of tensors, in which loops keep what gradients flow through.
 _WITHOUT_GRADIENT = (tf.bool, tf.string)
+
+_graphs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 def wants_xla(function: Any) -> bool:
@@ -45,7 +48,14 @@ def called(op: tf.Operation) -> Any:
 
 def called_graph(op: tf.Operation) -> Any:
     """The graph of the function that an operation runs as it is, or None if it runs none, or one without a graph."""
-    return getattr(called(op), "graph", None)
+    function = called(op)
+    return None if function is None else getattr(function, "graph", None) or _graphs.get(op.get_attr("f").name)
+
+
+def known(function: Any) -> Any:
+    """A concrete function whose graph is found where a copy of a call of it is imported."""
+    _graphs[function.name.decode() if isinstance(function.name, bytes) else function.name] = function.graph
+    return function
 
 
 def registered(definition: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import contextlib
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -81,6 +81,23 @@ def spy_on_captures(found: list[tf.Tensor]) -> Iterator[None]:
         return original(tensor, *args, **kwargs)
 
     with patched(graph, "capture", spy):
+        yield
+
+
+@contextlib.contextmanager
+def captures_replaced(stand_ins: Mapping[int, tf.Tensor], found: list[Any]) -> Iterator[None]:
+    """Let tensors, by id, be captured as others of the graph being built; add those captured otherwise to `found`."""
+    graph = tf.compat.v1.get_default_graph()
+    original = graph.capture
+
+    def captured(tensor: tf.Tensor, *args: Any, **kwargs: Any) -> tf.Tensor:
+        if id(tensor) in stand_ins:
+            return stand_ins[id(tensor)]
+        if tensor.dtype != tf.resource and not (tf.is_symbolic_tensor(tensor) and tensor.graph is graph):
+            found.append(tensor)
+        return original(tensor, *args, **kwargs)
+
+    with patched(graph, "capture", captured):
         yield
 
 

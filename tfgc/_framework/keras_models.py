@@ -1,13 +1,11 @@
 """How Keras stores functional graphs, and what its layers keep about their calls."""
 
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
 
-from tfgc._framework import versions
 from tfgc._framework.internals import Multiply, Sequential, functional, to_snake_case
 from tfgc._framework.versions import attribute
 
@@ -152,19 +150,6 @@ def of_outputs(model: keras.Model, given: Any) -> list[list[Any]]:
     elif len(names) > 1 and isinstance(given, list | tuple):
         chosen = next((list(form) for form in (given, keras.tree.flatten(given)) if len(form) == len(names)), chosen)
     return [[one for one in keras.tree.flatten(choice) if one is not None] for choice in chosen]
-
-
-def maker_of_loss() -> keras.Layer:
-    """The layer whose `add_loss` calls the `add_loss` of a `StatelessScope`, for the latter: Keras does not pass it."""
-    caller = sys._getframe(2).f_locals.get("self")
-    if caller is None:
-        raise versions.unsupported("the caller of StatelessScope.add_loss has no `self`")
-    return caller
-
-
-def forget_loss(layer: keras.Layer, loss: Any) -> None:
-    """Let a layer forget that it made a loss: it remembers losses by id, and ids are used again."""
-    attribute(layer, "_loss_ids").discard(id(loss))
 
 
 def in_own_dtype(operation: keras.Operation, tensor: keras.KerasTensor) -> keras.KerasTensor:

@@ -2,13 +2,19 @@
 
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfgc._framework import graph_building
-from tfgc._framework.internals import record
+from tfgc._framework.internals import record, resource_variable_ops
+
+
+def note(variables: Iterable[Any]) -> None:
+    """Let tapes know that variables of TensorFlow were read, as their reads do."""
+    for variable in variables:
+        resource_variable_ops.variable_accessed(variable)
 
 
 def record_each(values: Sequence[tf.Tensor], handles: Sequence[Any]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from tfgc._framework import diverted_calls, graph_building, graph_gradients, keras_models, private_api
+from tfgc._framework import added_losses, diverted_calls, graph_building, graph_gradients, private_api
 from tfgc._pure import inner_functions, random_draws, replay_checksums
 from tfgc._pure.tensor_packing import Packing, spec_of
 
@@ -103,7 +103,7 @@ class Scope(keras.StatelessScope):
         self.state_mapping[id(variable)] = tf.stop_gradient(value) if given is None else _read_after_write(given, value)
 
     def add_loss(self, loss: tf.Tensor) -> None:
-        self._makers[id(loss)] = keras_models.maker_of_loss()
+        self._makers[id(loss)] = added_losses.maker_of_loss()
         super().add_loss(loss)
 
     def __enter__(self) -> "Scope":
@@ -114,7 +114,7 @@ class Scope(keras.StatelessScope):
         super().__exit__(*exception)
         _checksums.reset(self._outer_checksums)
         for loss, layer in zip(self.losses, self.loss_layers):
-            keras_models.forget_loss(layer, loss)
+            added_losses.forget_loss(layer, loss)
 
     def apart(self, body: Callable, args: tuple, kwargs: dict, xla: bool) -> Any:
         """Call a function that needs a separate graph; its writes and losses become results of that graph."""

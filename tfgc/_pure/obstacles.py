@@ -74,13 +74,22 @@ def functions_called(node: Any) -> list[str]:
 
 
 def branches_differ(graph: Any) -> bool:
-    """Whether gradients can flow through a tensor that enters some branches of a graph and not those beside them."""
+    """Whether gradients can flow through a tensor that enters some branches of a graph and not those beside them.
+
+    Branches in functions that it calls do not count: eager code has traces of these, too.
+    """
     # What a branch that is not taken reads has no gradient in eager code, and zeros from a trace.
     definition = graph.as_graph_def()
     functions = {function.signature.name: function for function in definition.library.function}
-    nodes = [*definition.node, *(node for function in functions.values() for node in function.node_def)]
-    branches = (functions_called(node) for node in nodes if node.op in _BRANCHING)
-    return any(len({_entered(functions[name]) for name in names}) > 1 for names in branches)
+    waiting = list(definition.node)
+    while waiting:
+        node = waiting.pop()
+        if node.op in _BRANCHING:
+            names = functions_called(node)
+            if len({_entered(functions[name]) for name in names}) > 1:
+                return True
+            waiting += [inner for name in names for inner in functions[name].node_def]
+    return False
 
 
 def _entered(function: Any) -> frozenset[int]:

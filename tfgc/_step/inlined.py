@@ -31,8 +31,8 @@ class Inlined:
         functions: What nodes call besides what they called as made.
     """
 
-    def __init__(self, graph: Any, functions: Mapping[str, Any], small: int) -> None:
-        self._functions, self._small = functions, small
+    def __init__(self, graph: Any, functions: Mapping[str, Any], small: int, every: bool = False) -> None:
+        self._functions, self._small, self._every = functions, small, every
         self.functions: list[Any] = []
         self.ops: list[tf.Operation] = []
         self.nodes: list[Any] = []
@@ -62,7 +62,7 @@ class Inlined:
             if op.name in waited:
                 continue
             read, controls = [reading(t) for t in op.inputs], waiting(op.control_inputs)
-            body = None if _is_compiled(node) else concrete_functions.called_graph(op)
+            body = None if self._stays(node) else concrete_functions.called_graph(op)
             if body is not None:
                 made, _, inside = self._add(body, f"{scope}{op.name}/", read, [*after, *controls])
                 read_as.update(((op.name, i), name) for i, name in enumerate(made))
@@ -91,6 +91,13 @@ class Inlined:
             self._append(op, called, scope + op.name, read, controls)
         begins.append(len(self.nodes))
         return [reading(t) for t in graph.outputs], waiting(graph.control_outputs), stateful
+
+    def _stays(self, node: Any) -> bool:
+        """Whether a call stays one: XLA compiles what is called, or it is not to be inlined unless every one is."""
+        called = self._functions.get(node.attr["f"].func.name) if "f" in node.attr else None
+        return _is_compiled(node) or (
+            not self._every and called is not None and "_noinline" in called.attr and called.attr["_noinline"].b
+        )
 
     def _append(self, op: tf.Operation, node: Any, name: str, read: Sequence[str], controls: Iterable[str]) -> None:
         made = tf.compat.v1.NodeDef()

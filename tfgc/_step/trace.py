@@ -48,11 +48,12 @@ class Trace:
         rows: int | None,
         shapes: Sequence[tf.TensorShape],
         small: int | None,
+        every: bool = False,
     ) -> None:
         self.function, self._noted = function, noted
         self.definition = function.graph.as_graph_def()
         functions = {each.signature.name: each for each in self.definition.library.function}
-        inlined = Inlined(function.graph, functions, SMALL if small is None else small)
+        inlined = Inlined(function.graph, functions, SMALL if small is None else small, every)
         self.definition.library.function.extend(inlined.functions)
         self._functions = functions | {each.signature.name: each for each in inlined.functions}
         self.registered = list(map(concrete_functions.registered, inlined.functions))
@@ -77,7 +78,7 @@ class Trace:
         for i, (op, like, node) in enumerate(zip(self.ops, sizes, self.nodes)):
             while call < len(begun) and begun[call] <= i:
                 call += 1
-            read, controls = self._read[i]
+            read, controls = self.read[i]
             # What a list holds may be counted elsewhere; planned it is, or what reads it would follow from nothing.
             least = 0 if op.type not in LOOPS else SMALL if self._small is None else self._small
             read = tuple(map(self._behind_gathered, read)) if call else read
@@ -95,7 +96,7 @@ class Trace:
                 op.type == "Placeholder" or (op.type not in _MAY_READ_AGAIN and _is_stateful(node, self._functions)),
                 work(like, self._rows),
             )
-        results = tuple(map(self._tensor, self.results))
+        results = tuple(map(self.tensor, self.results))
         kept = [self._at[name] for name in self.last]
         wanted = _needed(ops, [i for i, _ in results] + kept + [i for i, op in ops.items() if op.is_stateful])
         order = tuple(i for i in ops if i in wanted)
@@ -105,24 +106,29 @@ class Trace:
         return Step({i: ops[i] for i in order}, order, results, tuple(outermost), small)
 
     @functools.cached_property
-    def _read(self) -> list[tuple[tuple[Tensor, ...], tuple[int, ...]]]:
+    def read(self) -> list[tuple[tuple[Tensor, ...], tuple[int, ...]]]:
         """For each operation the tensors that it reads, and the operations that it waits for."""
         return [
             (
-                tuple(self._tensor(name) for name in node.input if name[0] != "^"),
+                tuple(self.tensor(name) for name in node.input if name[0] != "^"),
                 tuple(self._at[name[1:]] for name in node.input if name[0] == "^"),
             )
             for node in self.nodes
         ]
 
-    def _tensor(self, name: str) -> Tensor:
+    def is_stateful(self, number: int) -> bool:
+        """Whether an operation may do or return something else when it runs again."""
+        return _is_stateful(self.nodes[number], self._functions)
+
+    def tensor(self, name: str) -> Tensor:
+        """By its name."""
         maker, _, index = name.partition(":")
         return self._at[maker], int(index or 0)
 
     def _behind_gathered(self, tensor: Tensor) -> Tensor:
         """Behind an IdentityN: Keras gathers all gradients in one, which holds each until the last is there."""
         while self.ops[tensor[0]].type == "IdentityN" and tensor[0] >= self.calls[0][0]:
-            read, controls = self._read[tensor[0]]
+            read, controls = self.read[tensor[0]]
             if controls:
                 break
             tensor = read[tensor[1]]
@@ -132,7 +138,7 @@ class Trace:
         """Whether a later gradient call reads what this one made on its way, as derivatives of derivatives do."""
         start, end = self.calls[call]
         read = {
-            t for later, until in self.calls[call + 1 :] for i in range(later, until) for t in self._read[i][0]
+            t for later, until in self.calls[call + 1 :] for i in range(later, until) for t in self.read[i][0]
             if start <= t[0] < end
         }  # fmt: skip
         made = (self.ops[i].outputs[index] for i, index in read)
@@ -161,20 +167,13 @@ def trace(
     Returns:
         A `Trace`.
     """
-    return isolated_traces.in_own_thread(lambda: _traced(function, args, kwargs, rows, shapes, small))
 
+    def traced() -> Trace:
+        with gradient_calls.noted() as noted:
+            made = function.get_concrete_function(*args, **kwargs)
+        return Trace(made, noted, rows, shapes, small)
 
-def _traced(
-    function: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    rows: int | None,
-    shapes: Sequence[tf.TensorShape],
-    small: int | None,
-) -> Trace:
-    with gradient_calls.noted() as noted:
-        made = function.get_concrete_function(*args, **kwargs)
-    return Trace(made, noted, rows, shapes, small)
+    return isolated_traces.in_own_thread(traced)
 
 
 def _is_stateful(node: Any, functions: Mapping[str, Any]) -> bool:

@@ -1,0 +1,125 @@
+"""A function and its gradients, traced as one step.
+
+The upstream gradients are placeholders in the graph of the trace, so that one trace is enough. What the function closes
+over and a tape records is an argument, too.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from tfgc._framework import added_losses, graph_building, tensor_attributes
+from tfgc._pure.tensor_packing import Packing
+from tfgc._step import gradient_calls
+from tfgc._step.trace import Trace
+
+
+class Source(NamedTuple):
+    """What gradients flow to: an argument by its position, or a variable."""
+
+    position: int
+    variable: Any = None
+
+
+class Joint:
+    """One trace of a function and its gradients.
+
+    Attributes:
+        packing: The structure of what the function returns.
+        losses: The layer that added each loss.
+        made: The symbolic tensors that it returns, then the losses.
+        through: Positions of those that gradients come from.
+        upstream: A placeholder for the gradient of each of these.
+        sources: What gradients may flow to.
+        captured: Tensors that it closes over, but for variables.
+        unmasked: Positions of flat arguments that it takes the mask off.
+        unsupported: Why it cannot run as functions, or None.
+    """
+
+    def __init__(self, fn: Callable, packing: Packing, outer: Sequence[tf.Tensor], watched: Sequence[Any]) -> None:
+        self._fn, self._packing, self._outer, self._watched = fn, packing, outer, watched
+        self.losses: list[keras.Layer] = []
+        self.captured: list[tf.Tensor] = []
+        self.unmasked: tuple[int, ...] = ()
+        self.specs = [*packing.specs, *(tf.TensorSpec(t.shape, t.dtype) for t in outer)]
+        self.count = len(self.specs)
+        with gradient_calls.noted() as noted:
+            self.function = tf.function(self._run, autograph=False).get_concrete_function(*self.specs)
+        self._noted, self._graph = noted, self.function.graph
+        self._places = {tuple(self.through): len(self.made)}
+
+    def _run(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
+        count = len(self._packing.specs)
+        stand_ins = {id(t): stand_in for t, stand_in in zip(self._outer, tensors[count:])}
+        args, kwargs = given = self._packing.unpack(tensors[:count])
+        masked = tensor_attributes.masked(given)
+        self.captured.clear()
+        self._tape = tf.GradientTape(persistent=True)
+        with (
+            self._tape,
+            added_losses.losses_noted() as losses,
+            graph_building.captures_replaced(stand_ins, self.captured),
+        ):
+            self._tape.watch([t for t in tensors if _flows(t)])
+            self._tape.watch(self._watched)
+            result = self._fn(*args, **kwargs)
+        self.losses = [layer for layer, _ in losses]
+        self.unmasked = tuple(sorted({*masked} - {*tensor_attributes.masked(given)}))
+        self.packing = Packing(result, made=True)
+        self.unsupported = self._packing.unsupported or self.packing.unsupported
+        self.made = [*self.packing.take_tensors(), *(loss for _, loss in losses)]
+        self.through = [i for i, t in enumerate(self.made) if _flows(t)]
+        variables = {id(v): v for v in (*self._watched, *self._tape.watched_variables())}
+        self.sources = [Source(i) for i, t in enumerate(tensors) if _flows(t)]
+        self.sources += [Source(-1, v) for v in variables.values()]
+        self._inputs = tensors
+        self._asked: dict[tuple[int, ...], _Gradients] = {}
+        return [*self.made, *self.of(tuple(self.through)).flat]
+
+    def of(self, through: tuple[int, ...]) -> "_Gradients":
+        """The gradients of some of what the function returns; more operations of the same graph."""
+        if through not in self._asked:
+            made = [self.made[i] for i in through]
+            upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in made]
+            sources = [self._inputs[s.position] if s.variable is None else s.variable for s in self.sources]
+            found = self._tape.gradient(made, sources, upstream) if made and sources else [None] * len(sources)
+            self._asked[through] = _Gradients(upstream, found)
+        return self._asked[through]
+
+    def flat(self, through: tuple[int, ...]) -> tuple["_Gradients", int]:
+        """The same gradients, and where they begin among the outputs of the graph."""
+        if through not in self._places:
+            with self._graph.as_default():
+                found = self.of(through)
+                self._places[through] = len(self._graph.outputs)
+                self._graph.outputs += [tf.identity(t) for t in found.flat]
+        return self.of(through), self._places[through]
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """All that it reads or writes."""
+        return list(self.function.variables)
+
+    def trace(self, every: bool) -> Trace:
+        """The trace as data, with all gradients that were asked for by now; every call inlined or not."""
+        return Trace(self.function, self._noted, None, (), None, every)
+
+
+def _flows(tensor: tf.Tensor) -> bool:
+    return tensor.dtype.is_floating or tensor.dtype.is_complex
+
+
+class _Gradients:
+    """Gradients of all sources; `flat` are the tensors that they consist of, `parts` which of these each one is."""
+
+    def __init__(self, upstream: Sequence[tf.Tensor], found: Sequence[Any]) -> None:
+        self.upstream, self.flat = upstream, []
+        self.parts: list[tuple[int, ...]] = []
+        for gradient in found:
+            parts = [] if gradient is None else [gradient]
+            if isinstance(gradient, tf.IndexedSlices):
+                parts = [gradient.values, gradient.indices, gradient.dense_shape]
+            self.parts.append(tuple(range(len(self.flat), len(self.flat) + len(parts))))
+            self.flat += parts

@@ -1,0 +1,168 @@
+"""`tfgc.recompute`: a state-safe `tf.recompute_grad`, by a pair for each kind of call."""
+
+import contextlib
+import dataclasses
+import functools
+import reprlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfgc._core.recently_used import RecentlyUsed
+from tfgc._errors import NotReplayableWarning, OptionError, warn
+from tfgc._framework import added_losses, layer_settings, private_api, whole_steps
+from tfgc._framework.memory_errors import OUT_OF_MEMORY
+from tfgc._framework.model_checks import check_backend
+from tfgc._framework.surroundings import Surroundings
+from tfgc._pairs.code import Code
+from tfgc._pairs.pair import Pair
+from tfgc._pure import obstacles
+from tfgc._pure.tensor_packing import Packing
+from tfgc._replay import call_checks
+from tfgc._replay.block import block
+
+_MOST_KNOWN = 64
+_BRANCHES = (
+    "branches of a tf.cond or tf.switch_case in it read different tensors, and eager code has no gradient for what the "
+    "branch that is not taken reads. Call it inside of a tf.function, or set one result by tf.where"
+)
+
+
+def recompute(fn: Callable) -> Callable:
+    """Return `fn`, storing only its inputs for the backward pass.
+
+    A drop-in for `tf.recompute_grad` that gives the gradients of plain
+    `fn`: dropout masks, statistics, masks, auxiliary losses, closed-over tensors,
+    None and sparse gradients, gradients of gradients. It costs one more run of
+    the pure part of `fn` per gradient call; memory inside `fn` is freed until then.
+
+    `fn` and its gradients are traced together, as a `tf.function` is, in eager
+    code too, and anew where the code reads something else. What writes state,
+    draws from hidden state or has another effect runs once: its results are
+    stored, and variables count as they were read. With the graph optimizer off
+    the bits are those of `fn` in a `tf.function`.
+
+    Args:
+        fn: Any function of tensors (in any nesting), a Keras layer or a model.
+
+    Returns:
+        A callable with the arguments and results of `fn`, which stays
+        reachable as `__wrapped__`. A function that cannot be traced (it asks
+        for the values of tensors, takes or returns a `tf.TensorArray`) runs as
+        it is, with a `NotReplayableWarning` that says why; in eager code so does
+        one whose branches read different tensors. In a step that tfgc plans as a
+        whole (`fit`, `tfgc.function`) `fn` is a part of that step like others.
+
+    Raises:
+        UnsupportedModelError: If called on a symbolic `keras.KerasTensor`, or in a TensorFlow 1 graph.
+
+    Example:
+        >>> import tensorflow as tf, tfgc
+        >>> square = tfgc.recompute(lambda x: x * x)
+        >>> x = tf.constant(3.0)
+        >>> with tf.GradientTape() as tape:
+        ...     tape.watch(x)
+        ...     y = square(x)
+        >>> float(tape.gradient(y, x))
+        6.0
+
+    Reference: Chen et al. 2016, "Training Deep Nets with Sublinear Memory
+    Cost", arXiv:1604.06174.
+    """
+    if not callable(fn):
+        advice = "give the function itself, and call what this returns: tfgc.recompute(fn)(x)"
+        if isinstance(fn, list | tuple | dict):
+            advice = "give them one at a time"
+        raise OptionError(f"recompute takes a function, a layer or a model, not {reprlib.repr(fn)}: {advice}")
+    if isinstance(fn, keras.Layer):
+        check_backend(f"{fn.name!r}")
+    name = getattr(fn, "name", getattr(fn, "__name__", type(fn).__name__))
+    owner = getattr(fn, "__self__", fn)
+    pairs = Pairs(fn, name)
+    options: dict[str, Any] = {"name": name, "owner": owner if isinstance(owner, keras.Layer) else None}
+    if isinstance(fn, keras.Layer):
+        settings = layer_settings.Settings([fn])
+        # Not the layer itself, whose attributes the decorator would copy.
+        run = block(settings.watched()(lambda *args, **kwargs: fn(*args, **kwargs)), **options, settings=settings)
+    else:
+        run = block(fn, **options)
+
+    # Keras layers are callables whose attributes are not a function's.
+    @functools.wraps(fn, assigned=("__doc__", "__name__", "__module__"), updated=())
+    @tf.autograph.experimental.do_not_convert
+    def recomputed(*args: Any, **kwargs: Any) -> Any:
+        call_checks.refuse_tf1_graph(f"the recomputed {name!r}")
+        if call_checks.is_empty(args, kwargs) or whole_steps.is_here():  # which is planned as a whole
+            return fn(*args, **kwargs)
+        is_elsewhere = private_api.in_stateless_scope() or tf.distribute.has_strategy()
+        return (run if is_elsewhere else pairs)(*args, **kwargs)
+
+    # Given as an argument to a `tf.function`, what has `__wrapped__` would be unwrapped.
+    vars(recomputed)["__tf_tracing_type__"] = lambda _: _Itself(recomputed)
+    return recomputed
+
+
+@dataclasses.dataclass(frozen=True)
+class _Itself(tf.types.experimental.TraceType):
+    """How `tf.function` takes a recomputed function as an argument: as a value, each of which gets a new trace."""
+
+    function: Callable
+
+    def is_subtype_of(self, other: Any) -> bool:
+        return self == other
+
+    def most_specific_common_supertype(self, others: Any) -> "_Itself | None":
+        return self if all(self == other for other in others) else None
+
+    def placeholder_value(self, placeholder_context: Any) -> Callable:
+        return self.function
+
+
+class Pairs:
+    """The pairs of a function, one for each kind of call.
+
+    Args:
+        fn: Any function of tensors, a Keras layer or a model.
+        name: What messages call it.
+    """
+
+    def __init__(self, fn: Callable, name: str) -> None:
+        self._fn, self._name, self._code = fn, name, Code(fn)
+        self._known: RecentlyUsed[Any, Pair] = RecentlyUsed(_MOST_KNOWN)
+        self._warned = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        code, settings, owner = self._code.read()
+        around, packing = Surroundings(settings), Packing((args, kwargs))
+        tensors = packing.take_tensors()
+        key = None if code is None or not packing.is_hashable else (code, packing.key, packing.shapes, around.key)
+        pair = None if key is None else self._known.get(key)
+        if pair is None:
+            watched = contextlib.nullcontext() if settings is None else settings.watched()
+            try:
+                with watched:
+                    pair = Pair(self._fn, packing, around, self._name, owner)
+            except OUT_OF_MEMORY:
+                raise
+            except Exception as error:  # The plain run that follows raises what is the user's mistake.
+                return self._plainly(obstacles.untraceable(error), args, kwargs)
+            if key is not None and not pair.chooses:
+                self._known[code, packing.key, packing.shapes, Surroundings(settings).key] = pair
+        elif isinstance(self._fn, keras.Layer) and private_api.call_context() is None:
+            added_losses.clear_losses(self._fn)
+        obstacle = pair.joint.unsupported
+        if tf.executing_eagerly() and obstacles.branches_differ(pair.joint.function.graph):
+            obstacle = _BRANCHES
+        if obstacle:
+            return self._plainly(obstacle, args, kwargs)
+        if private_api.has_tangents([*tensors, *map(tf.convert_to_tensor, pair.joint.variables)]):
+            return self._fn(*args, **kwargs)
+        return pair((args, kwargs), tensors)
+
+    def _plainly(self, obstacle: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+        if not self._warned:
+            self._warned = True
+            warn(f"{self._name} is not recomputed: {obstacle}.", NotReplayableWarning)
+        return self._fn(*args, **kwargs)
