@@ -643,3 +643,44 @@ def test_a_maximum_of_a_later_result_is_of_that_result():
     ours = tf.function(lambda x: run(tfgc.recompute(made), tfgc.recompute(largest), x))
     for expected, found in zip(run(made, largest, x), ours(x)):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+class Frozen(keras.layers.Layer):
+    """A convolution whose bias alone trains."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(3, 3, shape[-1], 8), trainable=False)
+        self.bias = self.add_weight(shape=(8,))
+
+    def call(self, x):
+        return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, self.kernel, 1, "SAME"), self.bias))
+
+
+def test_gradients_are_traced_by_what_tapes_watch():
+    """oneDNN sums the gradient of a bias otherwise where there is one of the filter, read or not."""
+    model = keras.Sequential([keras.Input((9, 9, 4)), Frozen(), keras.layers.Conv2D(4, 3), Frozen()])
+    x, call = noise(5, 9, 9, 4), tfgc.recompute(model)
+
+    def step(call, sources):
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(sources)
+            loss = tf.reduce_sum(call(x) ** 2)
+        return tape.gradient(loss, sources)
+
+    weights = [v.value for v in model.weights]
+    with graph_optimizer.off():
+        for sources in (weights[1:3], [x, *weights], [weights[1], weights[5]], weights[1:3]):
+            same(tf.function(step)(model, sources), step(call, sources))
+
+
+def test_the_gradient_of_a_bias_beside_a_frozen_filter():
+    model = keras.Sequential([keras.Input((9, 9, 4)), Frozen(), Frozen()])
+    x = noise(5, 9, 9, 4)
+
+    def step(call):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(call(x) ** 2)
+        return tape.gradient(loss, model.trainable_variables)
+
+    with graph_optimizer.off():
+        same(tf.function(step)(model), step(tfgc.recompute(model)))

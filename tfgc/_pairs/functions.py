@@ -5,6 +5,7 @@ the rest again from the arguments, and gives the same bits. A tape may record it
 """
 
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -49,26 +50,26 @@ class Directions:
             self._parts[recorded] = first.part(nodes, results, first.names[: joint.count], stays=False)
         return self._parts[recorded]
 
-    def backward(self, through: tuple[int, ...], sources: tuple[int, ...], recorded: bool) -> Part:
-        """What makes gradients of some sources, as tensors that they consist of.
+    def backward(self, through: tuple[int, ...], recorded: bool) -> Part:
+        """What makes the gradients of all sources, as tensors that they consist of.
 
         It takes the arguments that are `read`, what is `stateful`, and the gradients of those of the results. Where a
         tape records it, what is called in it is part of it: TensorFlow has no gradient of calls that are imported.
         """
-        key = through, sources, recorded
+        key = through, recorded
         if key not in self._parts:
             found, start = self._joint.flat(through)
             reading = _Reading(self._joint, self._joint.trace(every=recorded))
-            wanted = [reading.results[start + k] for source in sources for k in found.parts[source]]
+            wanted = reading.results[start : start + len(found.flat)]
             nodes, _ = reading.behind(wanted, reading.is_given)
             given = [*(reading.names[k] for k in self.read), *self.stateful, *(t.op.name for t in found.upstream)]
             # As a call that stays a call it is not merged with the forward pass that it makes again.
             self._parts[key] = reading.part(nodes, wanted, given, stays=True)
         return self._parts[key]
 
-    def parts_of(self, through: tuple[int, ...], sources: tuple[int, ...]) -> list[int]:
+    def parts_of(self, through: tuple[int, ...]) -> list[int]:
         """Of how many tensors each gradient consists: one, three if it is sparse, none if there is none."""
-        return [len(self._joint.of(through).parts[source]) for source in sources]
+        return self._joint.of(through).parts
 
 
 class _Reading:
@@ -82,6 +83,10 @@ class _Reading:
         self.start = trace.tensor(upstream[0].op.name)[0] if upstream else len(trace.nodes)
         self.results = [self._without_last_identity(trace.tensor(name)) for name in trace.results]
         self._captured = dict(zip(self.names[joint.count :], joint.function.captured_inputs))
+        self._filters: dict[Tensor, list[Tensor]] = defaultdict(list)  # gradients of filters by what they read
+        for i, node in enumerate(trace.nodes):
+            if node.op == "Conv2DBackpropFilter":
+                self._filters[trace.read[i][0][2]].append((i, 0))
         self._handles = {id(v.handle): v for v in joint.variables}
 
     def behind(self, wanted: Iterable[Tensor], is_cut: Callable[[int], bool]) -> tuple[set[int], set[Tensor]]:
@@ -95,6 +100,8 @@ class _Reading:
             elif i not in nodes:
                 nodes.add(i)
                 read, controls = self.trace.read[i]
+                if self.trace.nodes[i].op == "BiasAddGrad":  # with which oneDNN joins them, read or not (`_run.unread`)
+                    waiting += self._filters.get(read[0], ())
                 # Backward needs no effect of the forward pass: what that changed, it is given.
                 waiting += [*read, *((j, 0) for j in controls if not is_cut(j))]
         return nodes, given

@@ -24,7 +24,14 @@ class Source(NamedTuple):
 
 
 class Joint:
-    """One trace of a function and its gradients.
+    """One trace of a function and its gradients, by what the tapes around the call record, as they trace plain code.
+
+    Args:
+        fn: The function.
+        packing: The structure of its arguments.
+        flows: For each of their tensors whether gradients flow to it.
+        outer: Tensors that it closes over and gradients flow to.
+        watched: The variables that gradients flow to. Default: those that train.
 
     Attributes:
         packing: The structure of what the function returns.
@@ -32,14 +39,23 @@ class Joint:
         made: The symbolic tensors that it returns, then the losses.
         through: Positions of those that gradients come from.
         upstream: A placeholder for the gradient of each of these.
-        sources: What gradients may flow to.
+        watched: The variables among what gradients flow to.
+        sources: What gradients flow to.
         captured: Tensors that it closes over, but for variables.
         unmasked: Positions of flat arguments that it takes the mask off.
         unsupported: Why it cannot run as functions, or None.
     """
 
-    def __init__(self, fn: Callable, packing: Packing, outer: Sequence[tf.Tensor], watched: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        fn: Callable,
+        packing: Packing,
+        flows: Sequence[bool],
+        outer: Sequence[tf.Tensor] = (),
+        watched: Sequence[Any] | None = None,
+    ) -> None:
         self._fn, self._packing, self._outer, self._watched = fn, packing, outer, watched
+        self._flows = [*flows, *(True for _ in outer)]
         self.losses: list[keras.Layer] = []
         self.captured: list[tf.Tensor] = []
         self.unmasked: tuple[int, ...] = ()
@@ -56,14 +72,14 @@ class Joint:
         args, kwargs = given = self._packing.unpack(tensors[:count])
         masked = tensor_attributes.masked(given)
         self.captured.clear()
-        self._tape = tf.GradientTape(persistent=True)
+        self._tape = tf.GradientTape(persistent=True, watch_accessed_variables=self._watched is None)
         with (
             self._tape,
             added_losses.losses_noted() as losses,
             graph_building.captures_replaced(stand_ins, self.captured),
         ):
-            self._tape.watch([t for t in tensors if _flows(t)])
-            self._tape.watch(self._watched)
+            self._tape.watch([t for t, flows in zip(tensors, self._flows) if flows and _flows(t)])
+            self._tape.watch(self._watched or [])
             result = self._fn(*args, **kwargs)
         self.losses = [layer for layer, _ in losses]
         self.unmasked = tuple(sorted({*masked} - {*tensor_attributes.masked(given)}))
@@ -71,9 +87,9 @@ class Joint:
         self.unsupported = self._packing.unsupported or self.packing.unsupported
         self.made = [*self.packing.take_tensors(), *(loss for _, loss in losses)]
         self.through = [i for i, t in enumerate(self.made) if _flows(t)]
-        variables = {id(v): v for v in (*self._watched, *self._tape.watched_variables())}
-        self.sources = [Source(i) for i, t in enumerate(tensors) if _flows(t)]
-        self.sources += [Source(-1, v) for v in variables.values()]
+        self.watched = list(self._tape.watched_variables() if self._watched is None else self._watched)
+        self.sources = [Source(i) for i, t in enumerate(tensors) if self._flows[i] and _flows(t)]
+        self.sources += [Source(-1, v) for v in self.watched]
         self._inputs = tensors
         self._asked: dict[tuple[int, ...], _Gradients] = {}
         return [*self.made, *self.of(tuple(self.through)).flat]
@@ -112,14 +128,14 @@ def _flows(tensor: tf.Tensor) -> bool:
 
 
 class _Gradients:
-    """Gradients of all sources; `flat` are the tensors that they consist of, `parts` which of these each one is."""
+    """Gradients of all sources; `flat` are the tensors that they consist of, `parts` says of how many each does."""
 
     def __init__(self, upstream: Sequence[tf.Tensor], found: Sequence[Any]) -> None:
         self.upstream, self.flat = upstream, []
-        self.parts: list[tuple[int, ...]] = []
+        self.parts: list[int] = []
         for gradient in found:
             parts = [] if gradient is None else [gradient]
             if isinstance(gradient, tf.IndexedSlices):
                 parts = [gradient.values, gradient.indices, gradient.dense_shape]
-            self.parts.append(tuple(range(len(self.flat), len(self.flat) + len(parts))))
+            self.parts.append(len(parts))
             self.flat += parts

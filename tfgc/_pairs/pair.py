@@ -1,5 +1,6 @@
 """A function that runs as a pair: forward stores its arguments, backward makes the rest again."""
 
+import functools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -39,32 +40,43 @@ class Pair:
     Args:
         fn: The function.
         packing: The structure of its arguments.
+        flows: For each of their tensors whether gradients flow to it.
         around: Where in Keras it is called.
         name: What messages call it.
         owner: A layer that lives as long as the function does.
     """
 
     def __init__(
-        self, fn: Callable, packing: Packing, around: Surroundings, name: str, owner: keras.Layer | None
+        self,
+        fn: Callable,
+        packing: Packing,
+        flows: Sequence[bool],
+        around: Surroundings,
+        name: str,
+        owner: keras.Layer | None,
     ) -> None:
-        def traced(outer: Sequence[tf.Tensor] = (), watched: Sequence[Any] = ()) -> Joint:
+        def traced(*others: Any) -> Joint:
             with around.reentered():
-                return Joint(fn, packing, outer, watched)
+                return Joint(fn, packing, flows, *others)
 
         start = python_random.state()
         joint = isolated_traces.in_own_thread(traced)
         self.chooses = python_random.state() != start  # so that the next call may do another thing
-        outer = list({id(t): t for t in joint.captured if _flows(t) and _may_flow(t)}.values())
-        known = {id(s.variable) for s in joint.sources}
-        others = [v for v in joint.variables if id(v) not in known and _flows(v)]
-        watched = [v for v in others if private_api.is_recorded([v.handle])]
-        if outer or watched:
+        outer = list({id(t): t for t in joint.captured if _flows(t) and may_flow(t)}.values())
+        watched = _watched(joint)
+        if outer or {*map(id, watched)} != {*map(id, joint.watched)}:
             if self.chooses:
                 python_random.rewind(start)
-            joint = isolated_traces.in_own_thread(lambda: traced(outer, watched))
+            joint = isolated_traces.in_own_thread(functools.partial(traced, outer, watched))
         self.joint, self._outer, self._name = joint, outer, name
         self._owner: Callable[[], Any] = weakref.ref(owner) if owner is not None else lambda: None
         self._directions: Directions | None = None
+
+    def serves(self) -> bool:
+        """Whether what gradients flow to now, besides arguments, is what they flowed to when it was traced."""
+        joint = self.joint
+        is_closed = not self._outer and not any(_flows(t) and may_flow(t) for t in joint.captured)
+        return is_closed and {*map(id, _watched(joint))} == {*map(id, joint.watched)}
 
     def __call__(self, arguments: Any, tensors: Sequence[tf.Tensor]) -> Any:
         """The results for the flat tensors of some arguments."""
@@ -73,18 +85,14 @@ class Pair:
             self._directions = isolated_traces.in_own_thread(lambda: Directions(joint))
         directions = self._directions
         tensors = [*tensors, *self._outer]
-        variable_reads.note(joint.variables)
-        flows = [tensors[s.position] if s.variable is None else s.variable.handle for s in joint.sources]
-        sources = tuple(k for k, t in enumerate(flows) if _may_flow(t))
+        sources = [tensors[s.position] if s.variable is None else s.variable.handle for s in joint.sources]
         through = joint.through if sources else []
         with private_api.no_recording():
             found = directions.forward(bool(through))(tensors)
         made = found[: len(joint.made)]
         if through:
-            backward = _Backward(self._name, self._held(), joint, tensors, found[len(made) :], sources)
-            results = graph_gradients.attached(
-                [made[i] for i in through], [flows[k] for k in sources], backward, backward.asked
-            )
+            backward = _Backward(self._name, self._held(), joint, tensors, found[len(made) :])
+            results = graph_gradients.attached([made[i] for i in through], sources, backward, backward.asked)
             for i, result in zip(through, results):
                 made[i] = result
         tensor_attributes.take_masks_off(arguments, joint.unmasked)
@@ -115,11 +123,10 @@ class _Backward:
         joint: Joint,
         tensors: Sequence[tf.Tensor],
         stateful: Sequence[tf.Tensor],
-        sources: tuple[int, ...],
     ) -> None:
         self._name = name
         directions: Directions = held()
-        self._held, self._through, self._sources = held, tuple(joint.through), sources
+        self._held, self._through = held, tuple(joint.through)
         self._given = [tensors[k] for k in directions.read]
         self._stateful = list(stateful)
         self._read = [k for k, variable in enumerate(directions.variables) if variable is not None]
@@ -142,7 +149,7 @@ class _Backward:
         directions: Directions | None = self._held()
         if directions is None:
             raise UnsupportedModelError(f"the model of which {self._name} is a part was deleted: keep it alive")
-        run = isolated_traces.in_own_thread(lambda: directions.backward(through, self._sources, recorded))
+        run = isolated_traces.in_own_thread(lambda: directions.backward(through, recorded))
         if not graph_building.can_reach(self._captures):
             raise UnsupportedModelError(COPIED_BRANCH.format(self._name))
         with graph_building.redirect_captures(self._captures):
@@ -152,7 +159,7 @@ class _Backward:
                 with fence.fence(dy) as wait:
                     given = [wait(t) if _waits(t.dtype) else t for t in given]
             flat = iter(run([*given, *dy]))
-        return [_gradient([next(flat) for _ in range(n)]) for n in directions.parts_of(through, self._sources)]
+        return [_gradient([next(flat) for _ in range(n)]) for n in directions.parts_of(through)]
 
 
 def _gradient(parts: list[tf.Tensor]) -> Any:
@@ -169,6 +176,13 @@ def _flows(tensor: Any) -> bool:
     return tensor.dtype.is_floating or tensor.dtype.is_complex
 
 
-def _may_flow(tensor: tf.Tensor) -> bool:
-    """Whether a gradient may flow there. In a graph, what nobody asks for is pruned."""
+def may_flow(tensor: tf.Tensor) -> bool:
+    """Whether a gradient may flow there. In a graph nobody knows who asks for one later."""
     return not tf.executing_eagerly() or private_api.is_recorded([tensor])
+
+
+def _watched(joint: Joint) -> list[Any]:
+    """The variables that a joint reads and tapes watch now, or in a graph also those that train."""
+    variable_reads.note(joint.variables)
+    trained = {*map(id, joint.watched)} if not tf.executing_eagerly() else ()
+    return [v for v in joint.variables if _flows(v) and (id(v) in trained or private_api.is_recorded([v.handle]))]

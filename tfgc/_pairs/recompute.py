@@ -17,13 +17,14 @@ from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.model_checks import check_backend
 from tfgc._framework.surroundings import Surroundings
 from tfgc._pairs.code import Code
-from tfgc._pairs.pair import Pair
+from tfgc._pairs.pair import Pair, may_flow
 from tfgc._pure import obstacles
 from tfgc._pure.tensor_packing import Packing
 from tfgc._replay import call_checks
 from tfgc._replay.block import block
 
-_MOST_KNOWN = 64
+# Kinds of calls that are known, and of each kind pairs that differ in the variables that gradients flow to.
+_MOST_KNOWN, _MOST_ALIKE = 64, 4
 _BRANCHES = (
     "branches of a tf.cond or tf.switch_case in it read different tensors, and eager code has no gradient for what the "
     "branch that is not taken reads. Call it inside of a tf.function, or set one result by tf.where"
@@ -130,26 +131,28 @@ class Pairs:
 
     def __init__(self, fn: Callable, name: str) -> None:
         self._fn, self._name, self._code = fn, name, Code(fn)
-        self._known: RecentlyUsed[Any, Pair] = RecentlyUsed(_MOST_KNOWN)
+        self._known: RecentlyUsed[Any, list[Pair]] = RecentlyUsed(_MOST_KNOWN)
         self._warned = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         code, settings, owner = self._code.read()
         around, packing = Surroundings(settings), Packing((args, kwargs))
         tensors = packing.take_tensors()
-        key = None if code is None or not packing.is_hashable else (code, packing.key, packing.shapes, around.key)
-        pair = None if key is None else self._known.get(key)
+        flows = tuple(map(may_flow, tensors))
+        key = None if code is None or not packing.is_hashable else (code, packing.key, packing.shapes, flows)
+        known = [] if key is None else self._known.get((*key, around.key)) or []
+        pair = next((each for each in known if each.serves()), None)
         if pair is None:
             watched = contextlib.nullcontext() if settings is None else settings.watched()
             try:
                 with watched:
-                    pair = Pair(self._fn, packing, around, self._name, owner)
+                    pair = Pair(self._fn, packing, flows, around, self._name, owner)
             except OUT_OF_MEMORY:
                 raise
             except Exception as error:  # The plain run that follows raises what is the user's mistake.
                 return self._plainly(obstacles.untraceable(error), args, kwargs)
             if key is not None and not pair.chooses:
-                self._known[code, packing.key, packing.shapes, Surroundings(settings).key] = pair
+                self._known[(*key, Surroundings(settings).key)] = [pair, *known][:_MOST_ALIKE]
         elif isinstance(self._fn, keras.Layer) and private_api.call_context() is None:
             added_losses.clear_losses(self._fn)
         obstacle = pair.joint.unsupported
