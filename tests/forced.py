@@ -154,7 +154,12 @@ class Steps(Plain):
 
         @functools.wraps(made)
         def make_train_function(model, force=False):
-            if isinstance(model, keras.Model) and not tfgc.status(model).enabled:
+            if not isinstance(model, keras.Model):  # a layer that trains
+                if not model.run_eagerly and (force or model.train_function is None):
+                    step = types.MethodType(type(model).train_step, model)
+                    model.train_step = tfgc.function(step, verbose=0)
+                    self.count("enabled")
+            elif not tfgc.status(model).enabled:
                 try:
                     tfgc.enable(model, verbose=0)
                     self.count("enabled")

@@ -139,6 +139,22 @@ def test_fit_knows_the_batch_size_of(kind):
     assert [made.batch_size for made in plans(model)] == [6]
 
 
+def test_the_first_part_of_a_batch_may_be_missing():
+    class Added(L.Layer):
+        def call(self, x, other=None):
+            return x if other is None else x + other
+
+    x, other = keras.Input((64,), name="x"), keras.Input((64,), name="a", optional=True)
+    y = Added()(x, other)
+    for _ in range(4):
+        y = L.Dense(64, activation="gelu")(y)
+    model = keras.Model({"x": x, "a": other}, L.Dense(1)(y))
+    model.compile("sgd", "mse")
+    batches = (({"x": np.ones((300, 64)), "a": None}, np.ones((300, 1))) for _ in range(3))
+    tfgc.enable(model, verbose=0).fit(batches, shuffle=False, steps_per_epoch=2, verbose=0)
+    assert [made.batch_size for made in plans(model)] == [300]
+
+
 @pytest.mark.parametrize(("kind", "compiled"), [("U", False), ("O", True), ("S", True)])
 def test_arrays_of_strings_are_looked_up(kind, compiled):
     words = keras.Input((3,), dtype="string")

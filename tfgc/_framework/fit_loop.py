@@ -30,7 +30,7 @@ _BATCHING = re.compile(r"_?(Parallel)?(PaddedBatch|Batch)Dataset")
 _IN_TURN = {"_ConcatenateDataset": 0, "_DirectedInterleaveDataset": 1}
 
 # By the data adapter of a `keras.utils.PyDataset`: samples in its first batch.
-_first_rows: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_first_rows: weakref.WeakKeyDictionary[Any, int | None] = weakref.WeakKeyDictionary()
 
 
 def batch_size() -> int | None:
@@ -64,7 +64,7 @@ def _of(adapter: Any) -> int | None:
     return _of_dataset(getattr(adapter, "_dataset", None))
 
 
-def _rows_of_first(adapter: Any) -> int:
+def _rows_of_first(adapter: Any) -> int | None:
     """Samples in the first batch of a `keras.utils.PyDataset`, which the user's code makes once more for this."""
     # Keras looks at its first batches, too, and keeps their shapes with an open batch. Workers draw meanwhile.
     with tf.init_scope(), contextlib.nullcontext() if adapter.enqueuer else _streams_put_back():
@@ -83,8 +83,8 @@ def _streams_put_back() -> Iterator[None]:
             np.random.set_state(numpy)
 
 
-def _rows(batch: Any) -> int:
-    return int(tf.nest.flatten(batch)[0].shape[0])
+def _rows(batch: Any) -> int | None:
+    return next((int(part.shape[0]) for part in tf.nest.flatten(batch) if part is not None), None)
 
 
 def _of_dataset(dataset: Any) -> int | None:
