@@ -147,17 +147,16 @@ def force(model):
 
 
 class Steps(Plain):
-    """Has `fit` and `train_on_batch` run rewritten steps."""
+    """Has `fit` and `train_on_batch` run rewritten steps; of a layer that trains, its `train_step` is one."""
 
     def pytest_sessionstart(self):
         made = TensorFlowTrainer.make_train_function
 
         @functools.wraps(made)
         def make_train_function(model, force=False):
-            if not isinstance(model, keras.Model):  # a layer that trains
+            if not isinstance(model, keras.Model):
                 if not model.run_eagerly and (force or model.train_function is None):
-                    step = types.MethodType(type(model).train_step, model)
-                    model.train_step = tfgc.function(step, verbose=0)
+                    model.train_step = tfgc.function(types.MethodType(type(model).train_step, model), verbose=0)
                     self.count("enabled")
             elif not tfgc.status(model).enabled:
                 try:
