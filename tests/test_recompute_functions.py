@@ -402,7 +402,8 @@ def test_jacobian():
             y = call(X)
         return tape.jacobian(y, X)
 
-    np.testing.assert_allclose(jacobian(layer), jacobian(tfgc.recompute(layer)), rtol=1e-6, atol=1e-7)
+    # Eager code against a trace of it.
+    np.testing.assert_allclose(jacobian(layer), jacobian(tfgc.recompute(layer)), rtol=1e-5, atol=1e-6)
 
 
 @BOTH
