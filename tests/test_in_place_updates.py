@@ -27,9 +27,9 @@ def copies(name, enabled):
     sys.path.insert(0, str(SCRIPTS))
     import peak_buffers
 
-    model, x, y = dense(OPTIMIZERS[name], units=UNITS, layers=8, batch=4 * UNITS)
+    model, x, y = dense(OPTIMIZERS[name], units=UNITS, layers=8, batch=32)
     if enabled:
-        tfgc.enable(model, tfgc.plan(model, 4 * UNITS, strategy="uniform", segments=3))
+        tfgc.enable(model, tfgc.plan(model, 32, strategy="uniform", segments=3))
     x, y = tf.constant(x), tf.constant(y)
     for _ in range(3):
         model.train_on_batch(x, y)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfgc._planning import planner
+import tfgc
 
 optimizers = keras.optimizers
 EARLY = {
@@ -43,7 +43,7 @@ def dense(make, units=16, layers=4, batch=8):
 
 
 def halves(model):
-    return planner.plan(model, 8, strategy="uniform", segments=2)  # of layers
+    return tfgc.plan(model, 8, strategy="uniform", segments=2)
 
 
 def weights_after(model, x, y, steps=4):
