@@ -2,9 +2,11 @@
 
 The layer gets the inputs of Keras's test, each shifted by a trainable zero, so that gradients of inputs are seen, too.
 Three steps of its plain run are compared with those of `recompute(layer)` and of `enable(model, layers=[layer])`, as
-`equality` does: op by op bit by bit, else within tolerance of the plain `tf.function`.
+`equality` does: recomputed in eager code bit by bit with the plain `tf.function`, where TensorFlow's graph optimizer is
+off, else within tolerance of it.
 """
 
+import contextlib
 import copy
 import functools
 import inspect
@@ -22,9 +24,10 @@ from keras.src.testing import test_case
 
 import tfgc
 from tfgc._error_texts import one_line
+from tfgc._framework import graph_optimizer
 
 # How tfgc runs, in which loop, and the loop of the plain steps that it is compared with.
-EXACT, TRACED = ("recompute", "eager", "eager"), ("recompute", "graph", "graph")
+EXACT, TRACED = ("recompute", "eager", "off"), ("recompute", "graph", "graph")
 COMPILED, ENABLED = ("enable", "eager", "graph"), ("enable", "graph", "graph")
 # Each by itself in all four ways; masks and half precision in one of each loop and each function.
 PLAIN, MASKED, HALF = [EXACT, TRACED, COMPILED, ENABLED], [EXACT, ENABLED], [TRACED, COMPILED]
@@ -122,7 +125,12 @@ def compare(layer_cls, arguments, wrap=tfgc.recompute):
 
 def _ways(build, run, ways, policy, masked, wrap):
     what = f"{policy}, masked" if masked else policy
-    plain = functools.cache(lambda loop: run(build(masked), loop == "graph"))
+
+    @functools.cache
+    def plain(loop):
+        with _optimized(loop):
+            return run(build(masked), loop != "eager")
+
     try:
         steps = min(map(_finite, [plain(loop) for _, _, loop in ways]))
     except Exception as error:
@@ -133,7 +141,7 @@ def _ways(build, run, ways, policy, masked, wrap):
         return
     for how, loop, baseline in ways:
         name = f"{how}, {loop}, {what}"
-        with warnings.catch_warnings(record=True) as caught:
+        with warnings.catch_warnings(record=True) as caught, _optimized(baseline):
             warnings.simplefilter("always")
             try:
                 model = build(masked)
@@ -152,6 +160,11 @@ def _ways(build, run, ways, policy, masked, wrap):
         )
 
 
+def _optimized(loop):
+    """What steps run in that are compared with a plain loop."""
+    return graph_optimizer.off() if loop == "off" else contextlib.nullcontext()
+
+
 def _finite(record):
     """How many steps plain training takes before it diverges: infinities cannot be compared."""
     for number, step in enumerate(record):
@@ -164,12 +177,12 @@ def _finite(record):
 def _judge(plain, found, baseline, policy, regularized):
     """The outcome, and the words of a mismatch."""
     try:
-        assert_equal(plain(baseline), found, exact=baseline == "eager", policy=policy, trained=False)
+        assert_equal(plain(baseline), found, exact=baseline == "off", policy=policy, trained=False)
     except AssertionError as error:
         if baseline == "graph" and _within_spread(plain("graph"), plain("eager"), found, TOLERANCE[policy]):
             return "spread", ""
         # A penalty reads the weight once more, outside: of three terms or more the sum depends on their order.
-        if baseline == "eager" and regularized and _within_spread(plain("eager"), plain("eager"), found, ROUNDINGS):
+        if baseline == "off" and regularized and _within_spread(plain("off"), plain("off"), found, ROUNDINGS):
             return "rounding", ""
         return "mismatch", " ".join(str(error).split())[:300]
     return "equal", ""
