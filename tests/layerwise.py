@@ -132,7 +132,7 @@ def _ways(build, run, ways, policy, masked, wrap):
             return run(build(masked), loop != "eager")
 
     try:
-        steps = min(map(_finite, [plain(loop) for _, _, loop in ways]))
+        steps = min(map(_finite, [plain(loop) for _, *loops in ways for loop in loops]))
     except Exception as error:
         yield Comparison(what, "plain", one_line(error))
         return
