@@ -686,3 +686,21 @@ def test_the_gradient_of_a_bias_beside_a_frozen_filter():
 
     with graph_optimizer.off():
         same(tf.function(step)(model), step(tfgc.recompute(model)))
+
+
+def test_sizes_that_go_on_changing_are_traced_once(monkeypatch):
+    layer, traced = keras.layers.Dense(3), []
+    monkeypatch.setattr(joint, "Trace", lambda *args: traced.append(1) or step_trace.Trace(*args))
+
+    def counted(fn, least):
+        call = tfgc.recompute(fn)
+        with graph_optimizer.off():
+            for n in range(1, 8):
+                traced.clear()
+                inputs = (noise(2, n, 3),)
+                same(gradients(fn, inputs, graph=True), gradients(call, inputs))
+                assert bool(traced) == (n <= least)
+
+    counted(lambda x: tf.reduce_sum(tf.tanh(layer(x)), axis=1), 3)
+    # What computes with a size in Python is traced for each.
+    counted(lambda x: tf.reshape(layer(x), (2, x.shape[1] * 3)), 7)

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import concrete_functions
+from tfgc._framework import concrete_functions, isolated_traces
 from tfgc._pairs.joint import Joint
 from tfgc._step.step import Tensor
 from tfgc._step.trace import Trace
@@ -31,7 +31,7 @@ class Directions:
 
     def __init__(self, joint: Joint) -> None:
         self._joint, self._parts = joint, dict[Any, Part]()
-        self._first = first = _Reading(joint, joint.trace(every=False))
+        self._first = first = isolated_traces.in_own_thread(lambda: _Reading(joint, joint.trace(every=False)))
         _, given = first.behind(first.results[len(joint.made) :], first.is_given)
         arguments = [first.arguments.get(i, joint.count) for i, _ in given]
         self.read = tuple(sorted(k for k in arguments if k < joint.count))
@@ -42,13 +42,16 @@ class Directions:
     def forward(self, recorded: bool) -> Part:
         """What makes the results of the arguments, and if it is recorded what is stateful."""
         if recorded not in self._parts:
-            first, joint = self._first, self._joint
-            results = first.results[: len(joint.made)]
-            results += map(first.trace.tensor, self.stateful if recorded else ())
-            effects = [(i, 0) for i in range(first.start) if first.trace.is_stateful(i)]
-            nodes, _ = first.behind([*results, *effects], first.arguments.__contains__)
-            self._parts[recorded] = first.part(nodes, results, first.names[: joint.count], stays=False)
+            self._parts[recorded] = isolated_traces.in_own_thread(lambda: self._forward(recorded))
         return self._parts[recorded]
+
+    def _forward(self, recorded: bool) -> Part:
+        first, joint = self._first, self._joint
+        results = first.results[: len(joint.made)]
+        results += map(first.trace.tensor, self.stateful if recorded else ())
+        effects = [(i, 0) for i in range(first.start) if first.trace.is_stateful(i)]
+        nodes, _ = first.behind([*results, *effects], first.arguments.__contains__)
+        return first.part(nodes, results, first.names[: joint.count], stays=False)
 
     def backward(self, through: tuple[int, ...], recorded: bool) -> Part:
         """What makes the gradients of all sources, as tensors that they consist of.
@@ -58,14 +61,17 @@ class Directions:
         """
         key = through, recorded
         if key not in self._parts:
-            found, start = self._joint.flat(through)
-            reading = _Reading(self._joint, self._joint.trace(every=recorded))
-            wanted = reading.results[start : start + len(found.flat)]
-            nodes, _ = reading.behind(wanted, reading.is_given)
-            given = [*(reading.names[k] for k in self.read), *self.stateful, *(t.op.name for t in found.upstream)]
-            # As a call that stays a call it is not merged with the forward pass that it makes again.
-            self._parts[key] = reading.part(nodes, wanted, given, stays=True)
+            self._parts[key] = isolated_traces.in_own_thread(lambda: self._backward(through, recorded))
         return self._parts[key]
+
+    def _backward(self, through: tuple[int, ...], recorded: bool) -> Part:
+        found, start = self._joint.flat(through)
+        reading = _Reading(self._joint, self._joint.trace(every=recorded))
+        wanted = reading.results[start : start + len(found.flat)]
+        nodes, _ = reading.behind(wanted, reading.is_given)
+        given = [*(reading.names[k] for k in self.read), *self.stateful, *(t.op.name for t in found.upstream)]
+        # As a call that stays a call it is not merged with the forward pass that it makes again.
+        return reading.part(nodes, wanted, given, stays=True)
 
     def parts_of(self, through: tuple[int, ...]) -> list[int]:
         """Of how many tensors each gradient consists: one, three if it is sparse, none if there is none."""

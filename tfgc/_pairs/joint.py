@@ -29,6 +29,7 @@ class Joint:
     Args:
         fn: The function.
         packing: The structure of its arguments.
+        specs: Of their tensors.
         flows: For each of their tensors whether gradients flow to it.
         outer: Tensors that it closes over and gradients flow to.
         watched: The variables that gradients flow to. Default: those that train.
@@ -50,6 +51,7 @@ class Joint:
         self,
         fn: Callable,
         packing: Packing,
+        specs: Sequence[tf.TensorSpec],
         flows: Sequence[bool],
         outer: Sequence[tf.Tensor] = (),
         watched: Sequence[Any] | None = None,
@@ -59,7 +61,7 @@ class Joint:
         self.losses: list[keras.Layer] = []
         self.captured: list[tf.Tensor] = []
         self.unmasked: tuple[int, ...] = ()
-        self.specs = [*packing.specs, *(tf.TensorSpec(t.shape, t.dtype) for t in outer)]
+        self.specs = [*specs, *(tf.TensorSpec(t.shape, t.dtype) for t in outer)]
         self.count = len(self.specs)
         with gradient_calls.noted() as noted:
             self.function = tf.function(self._run, autograph=False).get_concrete_function(*self.specs)

@@ -2,15 +2,13 @@
 
 import functools
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 
-from tfgc._errors import UnsupportedModelError
 from tfgc._framework import (
-    graph_building,
     graph_gradients,
     isolated_traces,
     private_api,
@@ -19,19 +17,14 @@ from tfgc._framework import (
 )
 from tfgc._framework.keras_models import TRACES
 from tfgc._framework.surroundings import Surroundings
+from tfgc._pairs.backward import Backward
 from tfgc._pairs.functions import Directions
 from tfgc._pairs.joint import Joint
-from tfgc._pure import python_random
+from tfgc._pure import obstacles, python_random
 from tfgc._pure.tensor_packing import Packing
-from tfgc._replay import fence
 
-COPIED_BRANCH = (
-    "{} was recomputed inside tf.cond, tf.switch_case or tf.while_loop, and TensorFlow now differentiates a copy of "
-    "that branch or body, which holds nothing of what was stored. It makes such a copy for a "
-    "tf.autodiff.ForwardAccumulator inside a tf.function. Either call a function there that is not recomputed "
-    "(`__wrapped__` of the recomputed function, the model after tfgc.disable), or create the accumulator outside the "
-    "tf.function"
-)
+# Of some tensors, None for an unknown rank or size.
+Shapes: TypeAlias = tuple[tuple[int | None, ...] | None, ...]
 
 
 class Pair:
@@ -44,6 +37,7 @@ class Pair:
         around: Where in Keras it is called.
         name: What messages call it.
         owner: A layer that lives as long as the function does.
+        shapes: Of the tensors, maybe with open sizes. Default: their own.
     """
 
     def __init__(
@@ -54,10 +48,15 @@ class Pair:
         around: Surroundings,
         name: str,
         owner: keras.Layer | None,
+        shapes: Shapes | None = None,
     ) -> None:
+        self.shapes: Shapes = packing.shapes if shapes is None else shapes
+        kinds: Any = zip(self.shapes, packing.specs)
+        specs = [tf.TensorSpec(shape, spec.dtype) for shape, spec in kinds]
+
         def traced(*others: Any) -> Joint:
             with around.reentered():
-                return Joint(fn, packing, flows, *others)
+                return Joint(fn, packing, specs, flows, *others)
 
         start = python_random.state()
         joint = isolated_traces.in_own_thread(traced)
@@ -72,6 +71,18 @@ class Pair:
         self._owner: Callable[[], Any] = weakref.ref(owner) if owner is not None else lambda: None
         self._directions: Directions | None = None
 
+    def takes(self, shapes: Shapes) -> bool:
+        """Whether it was traced for tensors of these shapes."""
+        return all(
+            a is None or (b is not None and len(a) == len(b) and all(m in (None, n) for m, n in zip(a, b)))
+            for a, b in zip(self.shapes, shapes, strict=True)
+        )
+
+    @functools.cached_property
+    def branches_differ(self) -> bool:
+        """Whether branches of the function read different tensors."""
+        return obstacles.branches_differ(self.joint.function.graph)
+
     def serves(self) -> bool:
         """Whether what gradients flow to now, besides arguments, is what they flowed to when it was traced."""
         joint = self.joint
@@ -82,7 +93,7 @@ class Pair:
         """The results for the flat tensors of some arguments."""
         joint = self.joint
         if self._directions is None:
-            self._directions = isolated_traces.in_own_thread(lambda: Directions(joint))
+            self._directions = Directions(joint)
         directions = self._directions
         tensors = [*tensors, *self._outer]
         sources = [tensors[s.position] if s.variable is None else s.variable.handle for s in joint.sources]
@@ -91,7 +102,7 @@ class Pair:
             found = directions.forward(bool(through))(tensors)
         made = found[: len(joint.made)]
         if through:
-            backward = _Backward(self._name, self._held(), joint, tensors, found[len(made) :])
+            backward = Backward(self._name, self._held(), joint, tensors, found[len(made) :])
             results = graph_gradients.attached([made[i] for i in through], sources, backward, backward.asked)
             for i, result in zip(through, results):
                 made[i] = result
@@ -113,65 +124,6 @@ class Pair:
         return weakref.ref(directions)
 
 
-class _Backward:
-    """What a tape keeps of a call: the arguments that its backward pass reads, and none of the results."""
-
-    def __init__(
-        self,
-        name: str,
-        held: Callable[[], Any],
-        joint: Joint,
-        tensors: Sequence[tf.Tensor],
-        stateful: Sequence[tf.Tensor],
-    ) -> None:
-        self._name = name
-        directions: Directions = held()
-        self._held, self._through = held, tuple(joint.through)
-        self._given = [tensors[k] for k in directions.read]
-        self._stateful = list(stateful)
-        self._read = [k for k, variable in enumerate(directions.variables) if variable is not None]
-        handles = [v.handle for v in directions.variables if v is not None]
-        self._reads = variable_reads.Reads(handles) if handles and tf.executing_eagerly() else None
-        if self._reads is None:
-            variable_reads.record_each([stateful[k] for k in self._read], handles)
-        self._captures = graph_building.captures_so_far()
-        self.asked: set[int] = set()
-
-    def __call__(self, *upstream: Any) -> list[Any]:
-        asked = sorted(self.asked) if len(upstream) > 1 and self.asked else range(len(upstream))
-        self.asked.clear()
-        through = tuple(self._through[k] for k in asked)
-        stateful = list(self._stateful)
-        if self._reads is not None:
-            for k, value in zip(self._read, self._reads.values([stateful[k] for k in self._read])):
-                stateful[k] = value
-        recorded = private_api.is_recorded([*self._given, *stateful, *upstream])
-        directions: Directions | None = self._held()
-        if directions is None:
-            raise UnsupportedModelError(f"the model of which {self._name} is a part was deleted: keep it alive")
-        run = isolated_traces.in_own_thread(lambda: directions.backward(through, recorded))
-        if not graph_building.can_reach(self._captures):
-            raise UnsupportedModelError(COPIED_BRANCH.format(self._name))
-        with graph_building.redirect_captures(self._captures):
-            dy = [graph_building.capture(tf.convert_to_tensor(upstream[k])) for k in asked]
-            given = list(map(graph_building.capture, (*self._given, *stateful)))
-            if private_api.in_xla():  # which drops the edges of a call, and merges what is equal
-                with fence.fence(dy) as wait:
-                    given = [wait(t) if _waits(t.dtype) else t for t in given]
-            flat = iter(run([*given, *dy]))
-        return [_gradient([next(flat) for _ in range(n)]) for n in directions.parts_of(through)]
-
-
-def _gradient(parts: list[tf.Tensor]) -> Any:
-    if len(parts) < 2:
-        return parts[0] if parts else None
-    return tf.IndexedSlices(*parts)
-
-
-def _waits(dtype: tf.DType) -> bool:
-    return dtype.is_floating or dtype.is_integer or dtype.is_bool
-
-
 def _flows(tensor: Any) -> bool:
     return tensor.dtype.is_floating or tensor.dtype.is_complex
 
@@ -179,6 +131,14 @@ def _flows(tensor: Any) -> bool:
 def may_flow(tensor: tf.Tensor) -> bool:
     """Whether a gradient may flow there. In a graph nobody knows who asks for one later."""
     return not tf.executing_eagerly() or private_api.is_recorded([tensor])
+
+
+def open_where_they_differ(all_shapes: Iterable[Shapes]) -> Shapes:
+    """Shapes of the same ranks with those sizes open in which they differ."""
+    return tuple(
+        None if None in each else tuple(n if len({n, *others}) == 1 else None for n, *others in zip(*each))
+        for each in zip(*all_shapes, strict=True)
+    )
 
 
 def _watched(joint: Joint) -> list[Any]:

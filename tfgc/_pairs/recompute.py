@@ -17,14 +17,16 @@ from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.model_checks import check_backend
 from tfgc._framework.surroundings import Surroundings
 from tfgc._pairs.code import Code
-from tfgc._pairs.pair import Pair, may_flow
+from tfgc._pairs.pair import Pair, may_flow, open_where_they_differ
 from tfgc._pure import obstacles
 from tfgc._pure.tensor_packing import Packing
 from tfgc._replay import call_checks
 from tfgc._replay.block import block
 
-# Kinds of calls that are known, and of each kind pairs that differ in the variables that gradients flow to.
-_MOST_KNOWN, _MOST_ALIKE = 64, 4
+# Kinds of calls that are known, and of each the pairs that differ in sizes and in the variables that gradients flow to.
+_MOST_KNOWN, _MOST_ALIKE = 64, 8
+# Of one kind so many are traced for their sizes, and then one for all.
+_MOST_SIZES = 2
 _BRANCHES = (
     "branches of a tf.cond or tf.switch_case in it read different tensors, and eager code has no gradient for what the "
     "branch that is not taken reads. Call it inside of a tf.function, or set one result by tf.where"
@@ -135,34 +137,44 @@ class Pairs:
         self._warned = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        code, settings, owner = self._code.read()
-        around, packing = Surroundings(settings), Packing((args, kwargs))
+        packing = Packing((args, kwargs))
         tensors = packing.take_tensors()
-        flows = tuple(map(may_flow, tensors))
-        key = None if code is None or not packing.is_hashable else (code, packing.key, packing.shapes, flows)
-        known = [] if key is None else self._known.get((*key, around.key)) or []
-        pair = next((each for each in known if each.serves()), None)
-        if pair is None:
-            watched = contextlib.nullcontext() if settings is None else settings.watched()
-            try:
-                with watched:
-                    pair = Pair(self._fn, packing, flows, around, self._name, owner)
-            except OUT_OF_MEMORY:
-                raise
-            except Exception as error:  # The plain run that follows raises what is the user's mistake.
-                return self._plainly(obstacles.untraceable(error), args, kwargs)
-            if key is not None and not pair.chooses:
-                self._known[(*key, Surroundings(settings).key)] = [pair, *known][:_MOST_ALIKE]
-        elif isinstance(self._fn, keras.Layer) and private_api.call_context() is None:
-            added_losses.clear_losses(self._fn)
-        obstacle = pair.joint.unsupported
-        if tf.executing_eagerly() and obstacles.branches_differ(pair.joint.function.graph):
-            obstacle = _BRANCHES
+        try:
+            pair = self._pair(packing, tuple(map(may_flow, tensors)))
+        except OUT_OF_MEMORY:
+            raise
+        except Exception as error:  # The plain run that follows raises what is the user's mistake.
+            return self._plainly(obstacles.untraceable(error), args, kwargs)
+        obstacle = _BRANCHES if tf.executing_eagerly() and pair.branches_differ else pair.joint.unsupported
         if obstacle:
             return self._plainly(obstacle, args, kwargs)
         if private_api.has_tangents([*tensors, *map(tf.convert_to_tensor, pair.joint.variables)]):
             return self._fn(*args, **kwargs)
         return pair((args, kwargs), tensors)
+
+    def _pair(self, packing: Packing, flows: tuple[bool, ...]) -> Pair:
+        """The pair for a call, traced if none is known."""
+        code, settings, owner = self._code.read()
+        around = Surroundings(settings)
+        is_known = code is not None and packing.is_hashable
+        kind = code, packing.key, flows, around.key
+        known = (self._known.get(kind) or []) if is_known else []
+        for pair in known:
+            if pair.takes(packing.shapes) and pair.serves():
+                if isinstance(self._fn, keras.Layer) and private_api.call_context() is None:
+                    added_losses.clear_losses(self._fn)
+                return pair
+        traced = functools.partial(Pair, self._fn, packing, flows, around, self._name, owner)
+        sizes = {packing.shapes, *(pair.shapes for pair in known)}
+        with contextlib.nullcontext() if settings is None else settings.watched():
+            pair = None
+            if len(sizes) > _MOST_SIZES:
+                with contextlib.suppress(ValueError, TypeError):  # of code that computes with a size
+                    pair = traced(shapes=open_where_they_differ(sizes))
+            pair = pair or traced()
+        if is_known and not pair.chooses:
+            self._known[(*kind[:-1], Surroundings(settings).key)] = [pair, *known][:_MOST_ALIKE]
+        return pair
 
     def _plainly(self, obstacle: str, args: tuple, kwargs: dict[str, Any]) -> Any:
         if not self._warned:
