@@ -60,14 +60,15 @@ class Pair:
 
         start = python_random.state()
         joint = isolated_traces.in_own_thread(traced)
-        self.chooses = python_random.state() != start  # so that the next call may do another thing
+        chooses = python_random.state() != start  # so that the next call may do another thing
         outer = list({id(t): t for t in joint.captured if _flows(t) and may_flow(t)}.values())
         watched = _watched(joint)
         if outer or {*map(id, watched)} != {*map(id, joint.watched)}:
-            if self.chooses:
+            if chooses:
                 python_random.rewind(start)
             joint = isolated_traces.in_own_thread(functools.partial(traced, outer, watched))
         self.joint, self._outer, self._name = joint, outer, name
+        self.may_serve_again = not (chooses or outer)
         self._owner: Callable[[], Any] = weakref.ref(owner) if owner is not None else lambda: None
         self._directions: Directions | None = None
 
@@ -86,7 +87,7 @@ class Pair:
     def serves(self) -> bool:
         """Whether what gradients flow to now, besides arguments, is what they flowed to when it was traced."""
         joint = self.joint
-        is_closed = not self._outer and not any(_flows(t) and may_flow(t) for t in joint.captured)
+        is_closed = not any(_flows(t) and may_flow(t) for t in joint.captured)
         return is_closed and {*map(id, _watched(joint))} == {*map(id, joint.watched)}
 
     def __call__(self, arguments: Any, tensors: Sequence[tf.Tensor]) -> Any:

@@ -172,7 +172,7 @@ class Pairs:
                 with contextlib.suppress(ValueError, TypeError):  # of code that computes with a size
                     pair = traced(shapes=open_where_they_differ(sizes))
             pair = pair or traced()
-        if is_known and not pair.chooses:
+        if is_known and pair.may_serve_again:
             self._known[(*kind[:-1], Surroundings(settings).key)] = [pair, *known][:_MOST_ALIKE]
         return pair
 
