@@ -704,3 +704,24 @@ def test_sizes_that_go_on_changing_are_traced_once(monkeypatch):
     counted(lambda x: tf.reduce_sum(tf.tanh(layer(x)), axis=1), 3)
     # What computes with a size in Python is traced for each.
     counted(lambda x: tf.reshape(layer(x), (2, x.shape[1] * 3)), 7)
+
+
+def test_a_branch_with_a_state_under_xla():
+    """TensorFlow has other gradients of branches there."""
+    layer, x = keras.layers.SpectralNormalization(keras.layers.Dense(4)), noise(3, 5)
+    layer(x)
+    start = layer.get_weights()
+
+    def step(call):
+        layer.set_weights(start)
+
+        @tf.function(jit_compile=True)
+        def run():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(call(x, training=True) ** 2)
+            return tape.gradient(loss, layer.trainable_variables)
+
+        return [*run(), *layer.get_weights()]
+
+    for a, b in zip(step(layer), step(tfgc.recompute(layer)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)

@@ -31,6 +31,7 @@ class Joint:
         packing: The structure of its arguments.
         specs: Of their tensors.
         flows: For each of their tensors whether gradients flow to it.
+        xla: Whether XLA will compile it: gradients of branches are others there.
         outer: Tensors that it closes over and gradients flow to.
         watched: The variables that gradients flow to. Default: those that train.
 
@@ -53,6 +54,7 @@ class Joint:
         packing: Packing,
         specs: Sequence[tf.TensorSpec],
         flows: Sequence[bool],
+        xla: bool,
         outer: Sequence[tf.Tensor] = (),
         watched: Sequence[Any] | None = None,
     ) -> None:
@@ -64,7 +66,8 @@ class Joint:
         self.specs = [*specs, *(tf.TensorSpec(t.shape, t.dtype) for t in outer)]
         self.count = len(self.specs)
         with gradient_calls.noted() as noted:
-            self.function = tf.function(self._run, autograph=False).get_concrete_function(*self.specs)
+            traced = tf.function(self._run, autograph=False, jit_compile=xla or None)
+            self.function = traced.get_concrete_function(*self.specs)
         self._noted, self._graph = noted, self.function.graph
         self._places = {tuple(self.through): len(self.made)}
 

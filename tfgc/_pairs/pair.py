@@ -56,8 +56,9 @@ class Pair:
 
         def traced(*others: Any) -> Joint:
             with around.reentered():
-                return Joint(fn, packing, specs, flows, *others)
+                return Joint(fn, packing, specs, flows, xla, *others)
 
+        xla = private_api.in_xla()
         start = python_random.state()
         joint = isolated_traces.in_own_thread(traced)
         chooses = python_random.state() != start  # so that the next call may do another thing
