@@ -40,7 +40,6 @@ class Joint:
         losses: The layer that added each loss.
         made: The symbolic tensors that it returns, then the losses.
         through: Positions of those that gradients come from.
-        upstream: A placeholder for the gradient of each of these.
         watched: The variables among what gradients flow to.
         sources: What gradients flow to.
         captured: Tensors that it closes over, but for variables.
@@ -83,7 +82,7 @@ class Joint:
             added_losses.losses_noted() as losses,
             graph_building.captures_replaced(stand_ins, self.captured),
         ):
-            self._tape.watch([t for t, flows in zip(tensors, self._flows) if flows and _flows(t)])
+            self._tape.watch([t for t, flows in zip(tensors, self._flows) if flows and is_differentiable(t)])
             self._tape.watch(self._watched or [])
             result = self._fn(*args, **kwargs)
         self.losses = [layer for layer, _ in losses]
@@ -91,9 +90,9 @@ class Joint:
         self.packing = Packing(result, made=True)
         self.unsupported = self._packing.unsupported or self.packing.unsupported
         self.made = [*self.packing.take_tensors(), *(loss for _, loss in losses)]
-        self.through = [i for i, t in enumerate(self.made) if _flows(t)]
+        self.through = [i for i, t in enumerate(self.made) if is_differentiable(t)]
         self.watched = list(self._tape.watched_variables() if self._watched is None else self._watched)
-        self.sources = [Source(i) for i, t in enumerate(tensors) if self._flows[i] and _flows(t)]
+        self.sources = [Source(i) for i, t in enumerate(tensors) if self._flows[i] and is_differentiable(t)]
         self.sources += [Source(-1, v) for v in self.watched]
         self._inputs = tensors
         self._asked: dict[tuple[int, ...], _Gradients] = {}
@@ -128,7 +127,8 @@ class Joint:
         return Trace(self.function, self._noted, None, (), None, every)
 
 
-def _flows(tensor: tf.Tensor) -> bool:
+def is_differentiable(tensor: Any) -> bool:
+    """Whether gradients can flow through a tensor or a variable."""
     return tensor.dtype.is_floating or tensor.dtype.is_complex
 
 

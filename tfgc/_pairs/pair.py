@@ -19,7 +19,7 @@ from tfgc._framework.keras_models import TRACES
 from tfgc._framework.surroundings import Surroundings
 from tfgc._pairs.backward import Backward
 from tfgc._pairs.functions import Directions
-from tfgc._pairs.joint import Joint
+from tfgc._pairs.joint import Joint, is_differentiable
 from tfgc._pure import obstacles, python_random
 from tfgc._pure.tensor_packing import Packing
 
@@ -62,7 +62,7 @@ class Pair:
         start = python_random.state()
         joint = isolated_traces.in_own_thread(traced)
         chooses = python_random.state() != start  # so that the next call may do another thing
-        outer = list({id(t): t for t in joint.captured if _flows(t) and may_flow(t)}.values())
+        outer = list({id(t): t for t in joint.captured if is_differentiable(t) and may_flow(t)}.values())
         watched = _watched(joint)
         if outer or {*map(id, watched)} != {*map(id, joint.watched)}:
             if chooses:
@@ -88,7 +88,7 @@ class Pair:
     def serves(self) -> bool:
         """Whether what gradients flow to now, besides arguments, is what they flowed to when it was traced."""
         joint = self.joint
-        is_closed = not any(_flows(t) and may_flow(t) for t in joint.captured)
+        is_closed = not any(is_differentiable(t) and may_flow(t) for t in joint.captured)
         return is_closed and {*map(id, _watched(joint))} == {*map(id, joint.watched)}
 
     def __call__(self, arguments: Any, tensors: Sequence[tf.Tensor]) -> Any:
@@ -126,10 +126,6 @@ class Pair:
         return weakref.ref(directions)
 
 
-def _flows(tensor: Any) -> bool:
-    return tensor.dtype.is_floating or tensor.dtype.is_complex
-
-
 def may_flow(tensor: tf.Tensor) -> bool:
     """Whether a gradient may flow there. In a graph nobody knows who asks for one later."""
     return not tf.executing_eagerly() or private_api.is_recorded([tensor])
@@ -147,4 +143,5 @@ def _watched(joint: Joint) -> list[Any]:
     """The variables that a joint reads and tapes watch now, or in a graph also those that train."""
     variable_reads.note(joint.variables)
     trained = {*map(id, joint.watched)} if not tf.executing_eagerly() else ()
-    return [v for v in joint.variables if _flows(v) and (id(v) in trained or private_api.is_recorded([v.handle]))]
+    read = filter(is_differentiable, joint.variables)
+    return [v for v in read if id(v) in trained or private_api.is_recorded([v.handle])]

@@ -121,7 +121,7 @@ class Trace:
         return _is_stateful(self.nodes[number], self._functions)
 
     def tensor(self, name: str) -> Tensor:
-        """By its name."""
+        """The tensor of a name."""
         maker, _, index = name.partition(":")
         return self._at[maker], int(index or 0)
 
