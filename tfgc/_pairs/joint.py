@@ -4,6 +4,7 @@ The upstream gradients are placeholders in the graph of the trace, so that one t
 over and a tape records is an argument, too.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -44,6 +45,7 @@ class Joint:
         sources: What gradients flow to.
         captured: Tensors that it closes over, but for variables.
         unmasked: Positions of flat arguments that it takes the mask off.
+        marks: For each call of `mark` by the function how many operations there were.
         unsupported: Why it cannot run as functions, or None.
     """
 
@@ -76,6 +78,7 @@ class Joint:
         args, kwargs = given = self._packing.unpack(tensors[:count])
         masked = tensor_attributes.masked(given)
         self.captured.clear()
+        self.marks = _marks.here = list[int]()
         self._tape = tf.GradientTape(persistent=True, watch_accessed_variables=self._watched is None)
         with (
             self._tape,
@@ -125,6 +128,16 @@ class Joint:
     def trace(self, every: bool) -> Trace:
         """The trace as data, with all gradients that were asked for by now; every call inlined or not."""
         return Trace(self.function, self._noted, None, (), None, every)
+
+
+def mark() -> None:
+    """Note for the joint that is being traced in this thread that the function is at this place."""
+    if (found := getattr(_marks, "here", None)) is not None:
+        graph: Any = tf.compat.v1.get_default_graph()
+        found.append(len(graph.get_operations()))
+
+
+_marks = threading.local()
 
 
 def is_differentiable(tensor: Any) -> bool:

@@ -18,7 +18,7 @@ from tfgc._framework import (
 from tfgc._framework.keras_models import TRACES
 from tfgc._framework.surroundings import Surroundings
 from tfgc._pairs.backward import Backward
-from tfgc._pairs.functions import Directions
+from tfgc._pairs.functions import Directions, Plan
 from tfgc._pairs.joint import Joint, is_differentiable
 from tfgc._pure import obstacles, python_random
 from tfgc._pure.tensor_packing import Packing
@@ -38,6 +38,7 @@ class Pair:
         name: What messages call it.
         owner: A layer that lives as long as the function does.
         shapes: Of the tensors, maybe with open sizes. Default: their own.
+        plan: What makes the step that runs of the trace. Default: backward makes all again.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Pair:
         name: str,
         owner: keras.Layer | None,
         shapes: Shapes | None = None,
+        plan: Plan | None = None,
     ) -> None:
         self.shapes: Shapes = packing.shapes if shapes is None else shapes
         kinds: Any = zip(self.shapes, packing.specs)
@@ -71,7 +73,7 @@ class Pair:
         self.joint, self._outer, self._name = joint, outer, name
         self.may_serve_again = not (chooses or outer)
         self._owner: Callable[[], Any] = weakref.ref(owner) if owner is not None else lambda: None
-        self._directions: Directions | None = None
+        self._directions, self._plan = None, plan
 
     def takes(self, shapes: Shapes) -> bool:
         """Whether it was traced for tensors of these shapes."""
@@ -95,7 +97,7 @@ class Pair:
         """The results for the flat tensors of some arguments."""
         joint = self.joint
         if self._directions is None:
-            self._directions = Directions(joint)
+            self._directions = Directions(joint, self._plan)
         directions = self._directions
         tensors = [*tensors, *self._outer]
         sources = [tensors[s.position] if s.variable is None else s.variable.handle for s in joint.sources]

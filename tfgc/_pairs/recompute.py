@@ -17,6 +17,7 @@ from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.model_checks import check_backend
 from tfgc._framework.surroundings import Surroundings
 from tfgc._pairs.code import Code
+from tfgc._pairs.functions import Plan
 from tfgc._pairs.pair import Pair, may_flow, open_where_they_differ
 from tfgc._pure import obstacles
 from tfgc._pure.tensor_packing import Packing
@@ -129,10 +130,12 @@ class Pairs:
     Args:
         fn: Any function of tensors, a Keras layer or a model.
         name: What messages call it.
+        code: What it reads besides its arguments. Default: what its Python code says.
+        plan: What makes the step that runs of a trace. Default: backward makes all again.
     """
 
-    def __init__(self, fn: Callable, name: str) -> None:
-        self._fn, self._name, self._code = fn, name, Code(fn)
+    def __init__(self, fn: Callable, name: str, code: Any = None, plan: Plan | None = None) -> None:
+        self._fn, self._name, self._code, self._plan = fn, name, code or Code(fn), plan
         self._known: RecentlyUsed[Any, list[Pair]] = RecentlyUsed(_MOST_KNOWN)
         self._warned = False
 
@@ -164,7 +167,7 @@ class Pairs:
                 if isinstance(self._fn, keras.Layer) and private_api.call_context() is None:
                     added_losses.clear_losses(self._fn)
                 return pair
-        traced = functools.partial(Pair, self._fn, packing, flows, around, self._name, owner)
+        traced = functools.partial(Pair, self._fn, packing, flows, around, self._name, owner, plan=self._plan)
         sizes = {packing.shapes, *(pair.shapes for pair in known)}
         with contextlib.nullcontext() if settings is None else settings.watched():
             pair = None
