@@ -6,11 +6,17 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import asked_sources, graph_building, private_api, tensor_attributes, variable_reads
+from tfgc._framework import asked_sources, graph_building, private_api, tensor_attributes, variable_reads, xla_waits
 from tfgc._pairs.functions import Directions
 from tfgc._pairs.joint import Joint
-from tfgc._replay import fence
-from tfgc._replay.replayed_gradients import COPIED_BRANCH
+
+_COPIED_BRANCH = (
+    "{} was recomputed inside tf.cond, tf.switch_case or tf.while_loop, and TensorFlow now differentiates a copy of "
+    "that branch or body, which holds nothing of what was stored. It makes such a copy for a "
+    "tf.autodiff.ForwardAccumulator inside a tf.function. Either call a function there that is not recomputed "
+    "(`__wrapped__` of the recomputed function, the model after tfgc.disable), or create the accumulator outside the "
+    "tf.function"
+)
 
 
 class Backward:
@@ -55,7 +61,7 @@ class Backward:
         if directions is None:
             raise UnsupportedModelError(f"the model of which {self._name} is a part was deleted: keep it alive")
         if not graph_building.can_reach(self._captures):
-            raise UnsupportedModelError(COPIED_BRANCH.format(self._name))
+            raise UnsupportedModelError(_COPIED_BRANCH.format(self._name))
         parts = directions.parts_of(through)
         wanted = self._wanted(parts)
         flat = tuple(k for k, source in enumerate(_owners(parts)) if source in wanted)
@@ -106,8 +112,7 @@ class Backward:
         run = directions.backward(through, flat, recorded)
         given = list(map(graph_building.capture, (*self._given, *stateful)))
         if private_api.in_xla():  # which drops the edges of a call, and merges what is equal
-            with fence.fence(dy) as wait:
-                given = [wait(t) if _waits(t.dtype) else t for t in given]
+            given = list(map(xla_waits.waiting(dy), given))
         return run([*given, *dy])
 
 
@@ -120,7 +125,3 @@ def _gradient(parts: list[tf.Tensor]) -> Any:
     if len(parts) < 2:
         return parts[0] if parts else None
     return tf.IndexedSlices(*parts)
-
-
-def _waits(dtype: tf.DType) -> bool:
-    return dtype.is_floating or dtype.is_integer or dtype.is_bool

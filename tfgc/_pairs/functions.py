@@ -16,8 +16,8 @@ from tfgc._pairs.reading import Part, Reading
 from tfgc._pairs.segments import Segments
 from tfgc._step.step import Step
 
-# What makes the step that runs of a trace.
-Plan: TypeAlias = Callable[[Reading], Step]
+# What makes the step that runs of a trace, and what there is to say of it.
+Plan: TypeAlias = Callable[[Reading], tuple[Step, Any]]
 
 
 class Directions:
@@ -33,6 +33,7 @@ class Directions:
         variables: For each of these the variable that it was read from, or None.
         segments: What runs the plan, or None.
         kept: Names of all that forward makes besides results.
+        planned: What the plan says of the step.
     """
 
     def __init__(self, joint: Joint, plan: Plan | None = None) -> None:
@@ -48,9 +49,10 @@ class Directions:
         stateful = sorted(t for t in given if t[0] < first.start and t[0] not in first.arguments)
         self.stateful = list(map(first.name, stateful))
         self.variables = list(map(first.variable, stateful))
-        self.kept, self.segments = self.stateful, None
+        self.kept, self.segments, self.planned = self.stateful, None, None
         if plan is not None and joint.through and joint.sources:
-            self.segments = Segments(first, plan(first), len(joint.made))
+            step, self.planned = plan(first)
+            self.segments = Segments(first, step, len(joint.made))
             self.kept = [*self.stateful, *(name for name in self.segments.stored if name not in self.stateful)]
 
     @property
@@ -105,4 +107,4 @@ class Directions:
 
     def parts_of(self, through: tuple[int, ...]) -> list[int]:
         """Of how many tensors each gradient consists: one, three if it is sparse, none if there is none."""
-        return self._joint.of(through).parts
+        return isolated_traces.in_own_thread(lambda: self._joint.flat(through))[0].parts

@@ -12,16 +12,14 @@ import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import NotReplayableWarning, OptionError, warn
-from tfgc._framework import added_losses, layer_settings, private_api, whole_steps
+from tfgc._framework import added_losses, call_checks, layer_settings, private_api, whole_steps
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.model_checks import check_backend
 from tfgc._framework.surroundings import Surroundings
 from tfgc._pairs.code import Code
-from tfgc._pairs.functions import Plan
-from tfgc._pairs.pair import Pair, may_flow, open_where_they_differ
+from tfgc._pairs.pair import Pair, Shapes, SizedPlan, may_flow, open_where_they_differ
 from tfgc._pure import obstacles
 from tfgc._pure.tensor_packing import Packing
-from tfgc._replay import call_checks
 from tfgc._replay.block import block
 
 # Kinds of calls that are known, and of each the pairs that differ in sizes and in the variables that gradients flow to.
@@ -132,14 +130,34 @@ class Pairs:
         name: What messages call it.
         code: What it reads besides its arguments. Default: what its Python code says.
         plan: What makes the step that runs of a trace. Default: backward makes all again.
+        is_bounded: Whether what was planned for some sizes holds for no larger ones.
+        otherwise: What runs a call that cannot be traced. Default: the function.
     """
 
-    def __init__(self, fn: Callable, name: str, code: Any = None, plan: Plan | None = None) -> None:
+    def __init__(
+        self,
+        fn: Callable,
+        name: str,
+        code: Any = None,
+        plan: SizedPlan | None = None,
+        *,
+        is_bounded: bool = False,
+        otherwise: Callable | None = None,
+    ) -> None:
         self._fn, self._name, self._code, self._plan = fn, name, code or Code(fn), plan
+        self._is_bounded, self._otherwise = is_bounded, otherwise or fn
         self._known: RecentlyUsed[Any, list[Pair]] = RecentlyUsed(_MOST_KNOWN)
         self._warned = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(args, kwargs)[0]
+
+    def forget(self) -> None:
+        """Trace, and plan, each kind of call anew."""
+        self._known.clear()
+
+    def run(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Pair | None]:
+        """What a call returns, and the pair that ran it, if one did."""
         packing = Packing((args, kwargs))
         tensors = packing.take_tensors()
         try:
@@ -147,13 +165,13 @@ class Pairs:
         except OUT_OF_MEMORY:
             raise
         except Exception as error:  # The plain run that follows raises what is the user's mistake.
-            return self._plainly(obstacles.untraceable(error), args, kwargs)
+            return self._plainly(obstacles.untraceable(error), args, kwargs), None
         obstacle = _BRANCHES if tf.executing_eagerly() and pair.branches_differ else pair.joint.unsupported
         if obstacle:
-            return self._plainly(obstacle, args, kwargs)
+            return self._plainly(obstacle, args, kwargs), None
         if private_api.has_tangents([*tensors, *map(tf.convert_to_tensor, pair.joint.variables)]):
-            return self._fn(*args, **kwargs)
-        return pair((args, kwargs), tensors)
+            return self._fn(*args, **kwargs), None
+        return pair((args, kwargs), tensors), pair
 
     def _pair(self, packing: Packing, flows: tuple[bool, ...]) -> Pair:
         """The pair for a call, traced if none is known."""
@@ -163,7 +181,7 @@ class Pairs:
         kind = private_api.in_xla(), code, packing.key, flows, around.key
         known = (self._known.get(kind) or []) if is_known else []
         for pair in known:
-            if pair.takes(packing.shapes) and pair.serves():
+            if pair.takes(packing.shapes) and pair.serves() and self._holds(pair, packing.shapes):
                 if isinstance(self._fn, keras.Layer) and private_api.call_context() is None:
                     added_losses.clear_losses(self._fn)
                 return pair
@@ -179,8 +197,13 @@ class Pairs:
             self._known[(*kind[:-1], Surroundings(settings).key)] = [pair, *known][:_MOST_ALIKE]
         return pair
 
+    def _holds(self, pair: Pair, shapes: Shapes) -> bool:
+        """Whether what was planned for a pair holds for tensors of some shapes."""
+        sizes = zip(sum(map(tuple, filter(None, shapes)), ()), sum(map(tuple, filter(None, pair.planned_for)), ()))
+        return not self._is_bounded or all(m is None or n is None or m <= n for m, n in sizes)
+
     def _plainly(self, obstacle: str, args: tuple, kwargs: dict[str, Any]) -> Any:
         if not self._warned:
             self._warned = True
             warn(f"{self._name} is not recomputed: {obstacle}.", NotReplayableWarning)
-        return self._fn(*args, **kwargs)
+        return self._otherwise(*args, **kwargs)

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfgc._framework import isolated_traces, private_api
+from tfgc._framework import isolated_traces, private_api, xla_waits
 from tfgc._pairs.reading import Part, Reading
-from tfgc._replay import fence
 from tfgc._run import emit
 from tfgc._step.step import Step, Tensor
 
@@ -157,12 +156,5 @@ class Segments:
     def _fenced(self, names: Sequence[str], given: list[tf.Tensor]) -> list[tf.Tensor]:
         """What is given, where all that forward made waits for what gradients made."""
         early = {*self.stored, *self._reading.names}
-        late = [t for name, t in zip(names, given) if name not in early and t.dtype.is_floating]
-        if not late:
-            return given
-        with fence.fence(late) as wait:
-            return [wait(t) if name in early and _waits(t.dtype) else t for name, t in zip(names, given)]
-
-
-def _waits(dtype: tf.DType) -> bool:
-    return dtype.is_floating or dtype.is_integer or dtype.is_bool
+        wait = xla_waits.waiting([t for name, t in zip(names, given) if name not in early])
+        return [wait(t) if name in early else t for name, t in zip(names, given)]

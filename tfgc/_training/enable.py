@@ -126,14 +126,14 @@ def enable(
     if layers is not None and (plan is not None or strategy is not None or strategy_options):
         raise OptionError("layers= names what to recompute: leave plan, strategy and its options out")
     if plan is not None and plan.operations:
-        plan_later(model, Request(None, None, {}, None, plan), shown, options)
+        plan_later(model, Request(None, None, {}, None, plan), shown)
     elif plan is not None or (layers is not None and budget is None):
         switch(model, plan, layers, **options)
     else:
         among = None if layers is None else tuple(layer_selectors.choose(model, layers))
-        plan_later(model, Request(strategy, budget, strategy_options, among), shown, options)
+        plan_later(model, Request(strategy, budget, strategy_options, among), shown)
     changed = [layer for layer in keras_models.layers_inside(model) if functional_graphs.is_patched_call(layer)]
-    fit_guard.install(model, on_oom, by_plan=layers is None, run_options=options)
+    fit_guard.install(model, on_oom, by_plan=layers is None)
     stale_traces.renew(model, "tfgc.enable", changed)
     return model
 

@@ -15,9 +15,16 @@ import keras
 
 from tfgc._calls import names
 from tfgc._core.plan import Plan
-from tfgc._framework import keras_models, layer_settings, layer_values, private_api, weight_gradients, whole_steps
+from tfgc._framework import (
+    call_checks,
+    keras_models,
+    layer_settings,
+    layer_values,
+    private_api,
+    weight_gradients,
+    whole_steps,
+)
 from tfgc._pure import functional
-from tfgc._replay import call_checks
 from tfgc._replay.block import block
 from tfgc._replay.trained import Trained
 from tfgc._tracing import functional_graphs

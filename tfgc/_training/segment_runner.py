@@ -10,11 +10,10 @@ from tfgc._core.graph import Ref
 from tfgc._core.plan import Plan
 from tfgc._core.segments import Segment
 from tfgc._errors import PlanMismatchError
-from tfgc._framework import layer_settings, private_api, whole_steps
+from tfgc._framework import call_checks, layer_settings, private_api, whole_steps
 from tfgc._pairs.joint import mark
 from tfgc._pairs.reading import Reading
 from tfgc._pairs.recompute import Pairs
-from tfgc._replay import call_checks
 from tfgc._rewrite.order import ordered
 from tfgc._rewrite.recompute import Cut, recomputed
 from tfgc._step.step import HEAVY, Step
@@ -99,10 +98,10 @@ class _Planned:
             mark()
         return [table[ref] for ref in self._program.outputs]
 
-    def _step(self, reading: Reading) -> Step:
+    def _step(self, reading: Reading, _: Any) -> tuple[Step, None]:
         step = reading.trace.step
         ends = iter([max((i for i in step.order if i < begin), default=-1) for begin in reading.marks])
-        return ordered(recomputed(step, list(_cuts(self._plan.segments, ends))))
+        return ordered(recomputed(step, list(_cuts(self._plan.segments, ends)))), None
 
 
 class _Code:
