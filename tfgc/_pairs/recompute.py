@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import reprlib
 from collections.abc import Callable
 from typing import Any
@@ -199,11 +200,12 @@ class Pairs:
 
     def _holds(self, pair: Pair, shapes: Shapes) -> bool:
         """Whether what was planned for a pair holds for tensors of some shapes."""
-        sizes = zip(sum(map(tuple, filter(None, shapes)), ()), sum(map(tuple, filter(None, pair.planned_for)), ()))
-        return not self._is_bounded or all(m is None or n is None or m <= n for m, n in sizes)
+        sizes = zip(*(itertools.chain.from_iterable(filter(None, each)) for each in (shapes, pair.planned_for)))
+        return not self._is_bounded or all(None in pair or pair[0] <= pair[1] for pair in sizes)
 
     def _plainly(self, obstacle: str, args: tuple, kwargs: dict[str, Any]) -> Any:
         if not self._warned:
             self._warned = True
-            warn(f"{self._name} is not recomputed: {obstacle}.", NotReplayableWarning)
+            how = "not recomputed" if self._otherwise is self._fn else "recomputed part by part"
+            warn(f"{self._name} is {how}: {obstacle}.", NotReplayableWarning)
         return self._otherwise(*args, **kwargs)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfgc._calls import tracing
@@ -61,7 +62,10 @@ class PlannedCalls:
         self._request = self.whole.request
         self._made: RecentlyUsed[Signature, _Planned] = RecentlyUsed(_MOST_PLANS)
         self._latest: Signature | None = None
-        self._pairs = Pairs(self._call, model.name, plan=self._plan, is_bounded=self.has_budget)
+        self._pairs = Pairs(
+            self._call, model.name, plan=self._plan, is_bounded=self.has_budget, otherwise=self._by_parts
+        )
+        self._is_in_parts = False
         self._names_layers = request.layers is not None or not step_plans.can_follow(request.strategy, request.options)
         self._rows: int | None = None
         self.note: str | None = None
@@ -102,7 +106,9 @@ class PlannedCalls:
         if not plan_report.may_plan(kwargs.get("training")) or call_checks.is_empty(args, kwargs):
             return self._call(*args, **kwargs)
         call_checks.refuse_tf1_graph(f"the enabled {self._model.name!r}")
-        self._rows = fit_loop.batch_size()
+        flat = [t for t in tf.nest.flatten((args, kwargs)) if tf.is_tensor(t)]
+        if any(t.shape.rank and t.shape[0] is None for t in flat):
+            self._rows = fit_loop.batch_size()
         if self._names_layers:
             return self._by_layers(args, kwargs)
         made, pair = self._pairs.run(args, kwargs)
@@ -121,8 +127,17 @@ class PlannedCalls:
 
     call.is_patched_call = train_step.is_patched_call = True
 
+    def _by_parts(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a call whose code cannot be traced, with each layer that the model holds as a pair of its own."""
+        if not self._is_in_parts:
+            self._is_in_parts = True
+            parts = keras_models.held_layers(self._model)
+            layer_calls.replace_calls(self._model, [part for part in parts if part.weights])
+        return self._call(*args, **kwargs)
+
     def _signature(self, args: tuple, kwargs: dict[str, Any]) -> Signature:
-        flat = [t for t in tf.nest.flatten((args, kwargs), expand_composites=True) if tf.is_tensor(t) and t.shape.rank]
+        flat = tf.nest.flatten((args, kwargs), expand_composites=True)
+        flat = [t for t in flat if (tf.is_tensor(t) or isinstance(t, np.ndarray)) and tf.TensorShape(t.shape).rank]
         self._training.look()
         mode, policy = plan_report.mode_of_call(), self._model.dtype_policy.name
         return Signature(batch_specs.sizes_of(flat), mode, policy, training=self._training.now)
