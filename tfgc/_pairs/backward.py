@@ -39,7 +39,7 @@ class Backward:
         given = [tensors[k] for k in directions.read]
         self._given = [tf.identity(t) if tensor_attributes.attributes(t) else t for t in given]
         self._stateful = list(kept[: len(directions.stateful)])
-        self._stored: list[tf.Tensor] | None = list(kept[len(directions.stateful) :])
+        self._stored: list[Any] | None = list(kept[len(directions.stateful) :])
         self._read = [k for k, variable in enumerate(directions.variables) if variable is not None]
         handles = [v.handle for v in directions.variables if v is not None]
         self._reads = variable_reads.Reads(handles) if handles and tf.executing_eagerly() else None
@@ -94,7 +94,7 @@ class Backward:
         assert segments is not None and self._stored is not None
         names = [directions.names[k] for k in directions.read]
         values = dict(zip(names, map(graph_building.capture, self._given)))
-        values |= zip(directions.kept, map(graph_building.capture, [*stateful, *self._stored]))
+        values |= zip(directions.kept, [_captured(t) for t in (*stateful, *self._stored)])
         values |= zip(directions.upstream, dy)
         if tf.executing_eagerly() and segments.gives_away:
             self._stored = None
@@ -119,6 +119,10 @@ class Backward:
 def _owners(parts: Sequence[int]) -> list[int]:
     """For each tensor of gradients the position of the gradient."""
     return [k for k, n in enumerate(parts) for _ in range(n)]
+
+
+def _captured(stored: Any) -> Any:
+    return graph_building.capture(stored) if isinstance(stored, tf.Tensor) else stored
 
 
 def _gradient(parts: list[tf.Tensor]) -> Any:

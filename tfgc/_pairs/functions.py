@@ -13,11 +13,10 @@ from typing import Any, TypeAlias
 from tfgc._framework import isolated_traces
 from tfgc._pairs.joint import Joint
 from tfgc._pairs.reading import Part, Reading
-from tfgc._pairs.segments import Segments
-from tfgc._step.step import Step
+from tfgc._pairs.segments import Planned, Segments
 
-# What makes the step that runs of a trace, and what there is to say of it.
-Plan: TypeAlias = Callable[[Reading], tuple[Step, Any]]
+# What plans a trace.
+Plan: TypeAlias = Callable[[Reading], Planned]
 
 
 class Directions:
@@ -51,8 +50,8 @@ class Directions:
         self.variables = list(map(first.variable, stateful))
         self.kept, self.segments, self.planned = self.stateful, None, None
         if plan is not None and joint.through and joint.sources:
-            step, self.planned = plan(first)
-            self.segments = Segments(first, step, len(joint.made))
+            planned = plan(first)
+            self.planned, self.segments = planned.said, Segments(first, planned, len(joint.made))
             self.kept = [*self.stateful, *(name for name in self.segments.stored if name not in self.stateful)]
 
     @property

@@ -21,14 +21,14 @@ from tfgc._pairs.backward import Backward
 from tfgc._pairs.functions import Directions
 from tfgc._pairs.joint import Joint, is_differentiable
 from tfgc._pairs.reading import Reading
+from tfgc._pairs.segments import Planned
 from tfgc._pure import obstacles, python_random
 from tfgc._pure.tensor_packing import Packing
-from tfgc._step.step import Step
 
 # Of some tensors, None for an unknown rank or size.
 Shapes: TypeAlias = tuple[tuple[int | None, ...] | None, ...]
-# What makes the step that runs of a trace for tensors of some shapes, and what there is to say of it.
-SizedPlan: TypeAlias = Callable[[Reading, Shapes], tuple[Step, Any]]
+# What plans a trace for tensors of some shapes.
+SizedPlan: TypeAlias = Callable[[Reading, Shapes], Planned]
 
 
 class Pair:

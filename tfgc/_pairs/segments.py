@@ -2,22 +2,47 @@
 
 A caller holds what it gives to a function until that returns, so one function for the whole backward pass would free
 nothing. A new one begins where the copies of a segment do. What each takes for the last time, its caller gives away.
+
+Where checkpoints go to the host, forward is a row of functions, too: what one makes is moved before the next one runs.
+In backward it comes back one function ahead, so that the copy hides behind work.
 """
 
 import functools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfgc._framework import isolated_traces, private_api, xla_waits
+from tfgc._errors import UnsupportedModelError
+from tfgc._framework import host_memory, isolated_traces, private_api, xla_waits
 from tfgc._pairs.reading import Part, Reading
 from tfgc._run import emit
 from tfgc._step.step import Step, Tensor
 
+_XLA = (
+    "the plan stores checkpoints in host memory, and XLA keeps all buffers of a step on one device: leave jit_compile "
+    "out, or use a plan without offload"
+)
+
+
+class Planned(NamedTuple):
+    """What a plan makes of a trace.
+
+    Attributes:
+        step: The step that runs.
+        said: What there is to say of it.
+        hosted: Names of what waits for backward in the host's memory.
+        ends: Operations behind which forward ends a function, where something is `hosted`.
+    """
+
+    step: Step
+    said: Any = None
+    hosted: frozenset[str] = frozenset()
+    ends: frozenset[int] = frozenset()
+
 
 class _Function(NamedTuple):
-    """One of the functions of backward: names of what it takes, takes for the last time, and makes."""
+    """One of a row of functions: names of what it takes, takes for the last time, and makes."""
 
     takes: list[str]
     last: Collection[str]
@@ -30,7 +55,7 @@ class Segments:
 
     Args:
         reading: The trace, of which the step was made.
-        step: The step.
+        planned: What a plan made of it.
         results: How many of the results are the function's own; gradients follow.
 
     Attributes:
@@ -38,88 +63,124 @@ class Segments:
         gives_away: Whether a caller is to let go of what backward takes.
     """
 
-    def __init__(self, reading: Reading, step: Step, results: int) -> None:
-        self._reading, self._step = reading, step
+    def __init__(self, reading: Reading, planned: Planned, results: int) -> None:
+        self._reading, self._step = reading, planned.step
+        self._hosted, self._ends = planned.hosted, planned.ends
         self._results, self._gradients = reading.results[:results], reading.results[results:]
         self._given = {*reading.arguments, *(reading.trace.tensor(name)[0] for name in reading.upstream)}
-        self._nodes = {node.name: node for node in emit.definition(reading.trace, step, False).node}
-        self._late = set[int]()
-        for i in step.order:
-            op = step.ops[i]
-            own = op.segment[0] == len(step.calls) if op.segment else i >= reading.start
-            if i not in self._given and (own or any(t[0] in self._late for t in op.inputs)):
-                self._late.add(i)
-        read = {t for _, takes, _ in self._rows(self._gradients) for t in takes}
-        early = {*read, *self._gradients}
-        self._stored = sorted(t for t in early if t[0] not in self._late | self._given)
-        self.stored = list(map(self._name, self._stored))
+        self._nodes = {node.name: node for node in emit.definition(reading.trace, self._step, False).node}
+        self._late = self._found_late()
+        self._early = {i for i in self._step.order if i not in self._late}
+        read = {t for row in self._backward_rows(self._gradients) for t in self._takes(row)}
+        stored = sorted(t for t in {*read, *self._gradients} if t[0] not in self._late | self._given)
+        self.stored = list(map(self._name, stored))
         self._known: dict[tuple[int, ...], list[_Function]] = {}
         self.gives_away = True
+
+    def _found_late(self) -> set[int]:
+        """What follows from the upstream gradients."""
+        step, found = self._step, set[int]()
+        for i in step.order:
+            op = step.ops[i]
+            own = op.segment[0] == len(step.calls) if op.segment else i >= self._reading.start
+            if i not in self._given and (own or any(t[0] in found for t in op.inputs)):
+                found.add(i)
+        return found
 
     def forward(self, kept: Sequence[str]) -> Part:
         """What makes the results of the arguments, and what is kept, by name: what is `stored`, and more."""
         step, reading = self._step, self._reading
-        results = list(map(self._name, self._results))
-        effects = [i for i in step.order if i not in self._late and step.ops[i].is_stateful]
-        wanted = [*(t[0] for t in self._results), *(reading.trace.tensor(name)[0] for name in kept)]
-        nodes = self._behind([*wanted, *effects], self._given | self._late)
-        given = {name: reading.spec(reading.trace.tensor(name)) for name in reading.names[: reading.count]}
-        return reading.part(self._as_nodes(nodes), [*results, *kept], given, stays=False)
+        wanted = [*map(self._name, self._results), *kept]
+        effects = [i for i in step.order if i in self._early and step.ops[i].is_stateful]
+        numbers = [*(t[0] for t in self._results), *(reading.trace.tensor(name)[0] for name in kept), *effects]
+        nodes = self._behind(numbers, self._given | self._late)
+        given = reading.names[: reading.count]
+        if not self._hosted:
+            specs = {name: reading.spec(reading.trace.tensor(name)) for name in given}
+            return reading.part(self._as_nodes(nodes), wanted, specs, stays=False)
+        rows = [*_cut(sorted(nodes, key=step.at.__getitem__), lambda before, _: before in self._ends)]
+        functions = self._functions(rows, list(map(reading.trace.tensor, wanted)))
 
-    def backward(self, wanted: tuple[int, ...], values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+        def run(tensors: Sequence[tf.Tensor]) -> list[Any]:
+            if private_api.in_xla():
+                raise UnsupportedModelError(_XLA)
+            values: dict[str, Any] = dict(zip(given, tensors))
+            stored: dict[str, Any] = {}
+            for function in functions:
+                self._run(function, values)
+                for name in self._hosted & {*function.makes}:
+                    if (host := host_memory.host_of(values[name])) is not None:
+                        stored[name] = host_memory.HostCopy(values[name], host)
+            return [stored.get(name, values.get(name)) for name in wanted]
+
+        return run
+
+    def backward(self, wanted: tuple[int, ...], values: dict[str, Any]) -> list[tf.Tensor]:
         """Some of the gradients, by position, of values by name: arguments, upstream gradients, and what is stored."""
         if wanted not in self._known:
-            self._known[wanted] = isolated_traces.in_own_thread(functools.partial(self._functions, wanted))
-        for function in self._known[wanted]:
-            given = [values[name] for name in function.takes]
-            if private_api.in_xla():  # which drops the edges of a call, and merges what is equal
-                given = self._fenced(function.takes, given)
-            for name in function.last:
-                del values[name]
-            made = function.run(given)
-            values.update(zip(function.makes, made))
-            del given, made
+            gradients = [self._gradients[k] for k in wanted]
+            rows = self._backward_rows(gradients)
+            make = functools.partial(self._functions, rows, gradients)
+            self._known[wanted] = isolated_traces.in_own_thread(make)
+        functions = self._known[wanted]
+        for function, ahead in zip(functions, [*functions[1:], None]):
+            after = [values[name] for name in function.takes if name not in self._hosted][-1:]
+            for name in (*function.takes, *(ahead.takes if ahead is not None else ())):
+                if isinstance(values.get(name), host_memory.HostCopy):
+                    values[name] = values[name].fetched(after)
+            self._run(function, values, is_late=True)
         return [values[self._name(self._gradients[k])] for k in wanted]
 
-    def _functions(self, wanted: tuple[int, ...]) -> list[_Function]:
-        gradients = [self._gradients[k] for k in wanted]
-        rows = list(self._rows(gradients))
-        kept, found = set(map(self._name, gradients)), list[_Function]()
-        later = set(gradients)  # what functions behind take, and the gradients
-        for nodes, takes, made in reversed(rows):
-            makes = sorted(t for t in later if t[0] in made)
-            names = list(map(self._name, takes))
+    def _run(self, function: _Function, values: dict[str, Any], is_late: bool = False) -> None:
+        """Run one function on values by name, to which it adds what it makes."""
+        given = [values[name] for name in function.takes]
+        if is_late and private_api.in_xla():  # which drops the edges of a call, and merges what is equal
+            early = {*self.stored, *self._reading.names}
+            wait = xla_waits.waiting([t for name, t in zip(function.takes, given) if name not in early])
+            given = [wait(t) if name in early else t for name, t in zip(function.takes, given)]
+        for name in function.last:
+            del values[name]
+        values.update(zip(function.makes, function.run(given)))
+
+    def _functions(self, rows: Sequence[Sequence[int]], wanted: Sequence[Tensor]) -> list[_Function]:
+        """A row of functions of these operations, which make what is wanted."""
+        kept, found = set(map(self._name, wanted)), list[_Function]()
+        later = set(wanted)  # what functions behind take, and what is wanted
+        for row in reversed(rows):
+            inside, takes = set(row), self._takes(row)
+            makes = list(map(self._name, sorted(t for t in later if t[0] in inside)))
+            given = {self._name(t): self._spec(t) for t in takes}
             last = {self._name(t) for t in takes if t not in later} - kept
-            given = {name: self._spec(t) for name, t in zip(names, takes)}
-            run = self._reading.part(self._as_nodes(nodes), list(map(self._name, makes)), given, stays=True)
-            found.append(_Function(names, last, list(map(self._name, makes)), run))
+            constants = {t[0] for i in row for t in self._step.ops[i].inputs if self._is_constant(t[0])}
+            run = self._reading.part(self._as_nodes(inside | constants), makes, given, stays=True)
+            found.append(_Function(list(given), last, makes, run))
             later |= set(takes)
         return found[::-1]
 
-    def _rows(self, gradients: Sequence[Tensor]) -> Iterable[tuple[list[int], list[Tensor], set[int]]]:
-        """The operations of each function, what it takes, and its own among the operations."""
-        step, segment = self._step, ()
-        needed = self._behind([t[0] for t in gradients if t[0] in self._late], self._is_early())
-        rows: list[list[int]] = [[]]
-        for i in step.order:
-            if i in needed:
-                own = step.ops[i].segment
-                if own and own != segment:
-                    segment = own
-                    rows.append([])
-                rows[-1].append(i)
-        for row in filter(None, rows):
-            inside = set(row)
-            read = {t for i in row for t in step.ops[i].inputs if t[0] not in inside}
-            constants = {i for i, _ in read if step.ops[i].type == "Const" and i not in self._given}
-            takes = sorted(t for t in read if t[0] not in constants and not self._is_captured(t[0]))
-            yield [*sorted(constants), *row], takes, inside
+    def _backward_rows(self, gradients: Sequence[Tensor]) -> list[list[int]]:
+        """The operations of each function of backward."""
+        ops = self._step.ops
+        needed = self._behind([t[0] for t in gradients if t[0] in self._late], self._early)
+        segment: tuple[int, ...] = ()
+
+        def starts(_: int, i: int) -> bool:
+            nonlocal segment
+            before, segment = segment, ops[i].segment or segment
+            return segment != before
+
+        return list(_cut([i for i in self._step.order if i in needed], starts))
+
+    def _takes(self, row: Sequence[int]) -> list[Tensor]:
+        """What a function of some operations takes."""
+        inside = set(row)
+        read = {t for i in row for t in self._step.ops[i].inputs if t[0] not in inside}
+        return sorted(t for t in read if not self._is_constant(t[0]) and not self._is_captured(t[0]))
+
+    def _is_constant(self, number: int) -> bool:
+        return self._step.ops[number].type == "Const" and number not in self._given
 
     def _is_captured(self, number: int) -> bool:
         return self._reading.arguments.get(number, -1) >= self._reading.count
-
-    def _is_early(self) -> set[int]:
-        return {i for i in self._step.order if i not in self._late}
 
     def _behind(self, wanted: Iterable[int], cut: Collection[int]) -> set[int]:
         """The operations behind some, without those that are cut off."""
@@ -135,7 +196,7 @@ class Segments:
         return found
 
     @functools.cached_property
-    def _filters(self) -> dict[Tensor, list[int]]:
+    def _filters(self) -> Mapping[Tensor, list[int]]:
         found: dict[Tensor, list[int]] = {}
         for i, op in self._step.ops.items():
             if op.type == "Conv2DBackpropFilter":
@@ -153,8 +214,14 @@ class Segments:
         op = self._step.ops[tensor[0]]
         return self._reading.spec((op.traced if op.segment else tensor[0], tensor[1]))
 
-    def _fenced(self, names: Sequence[str], given: list[tf.Tensor]) -> list[tf.Tensor]:
-        """What is given, where all that forward made waits for what gradients made."""
-        early = {*self.stored, *self._reading.names}
-        wait = xla_waits.waiting([t for name, t in zip(names, given) if name not in early])
-        return [wait(t) if name in early else t for name, t in zip(names, given)]
+
+def _cut(numbers: Sequence[int], starts: Callable[[int, int], bool]) -> Iterable[list[int]]:
+    """Numbers in rows; whether a number starts one is asked of the number before it and itself."""
+    row: list[int] = []
+    for i in numbers:
+        if starts(row[-1] if row else -1, i) and row:
+            yield row
+            row = []
+        row.append(i)
+    if row:
+        yield row

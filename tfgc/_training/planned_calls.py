@@ -22,11 +22,11 @@ from tfgc._framework import call_checks, fit_loop, keras_models, whole_steps
 from tfgc._pairs.pair import Shapes
 from tfgc._pairs.reading import Reading
 from tfgc._pairs.recompute import Pairs
+from tfgc._pairs.segments import Planned
 from tfgc._planning import batch_specs, budgets, first_batch, step_plans
 from tfgc._planning.batch_specs import Signature
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._planning.planner import Request
-from tfgc._step.step import Step
 from tfgc._tracing import example_sizes
 from tfgc._training import function_trace, layer_calls, out_of_memory, plan_report
 from tfgc._training.function_plans import TracePlans
@@ -150,7 +150,7 @@ class PlannedCalls:
             planned.is_reported = True
             plan_report.report(self._model.name, planned.step, verbose=self._verbose)
 
-    def _plan(self, reading: Reading, shapes: Shapes) -> "tuple[Step, _Planned]":
+    def _plan(self, reading: Reading, shapes: Shapes) -> Planned:
         """The step that runs of the trace of a call, and what is said of it."""
         start, trace = time.perf_counter(), reading.trace
         sizes = [self._filled(tf.TensorShape(shape)) for shape in shapes]
@@ -164,7 +164,7 @@ class PlannedCalls:
             plans.described(), "graph", plans.rows, plans.needed_bytes, plans.plain_bytes, plans.plan.overhead,
             time.perf_counter() - start, why_unchanged(plans), shapes=shapes, is_asked_for=plans.is_asked_for,
         )  # fmt: skip
-        return plans.plan.step, _Planned(step, plans)
+        return Planned(plans.plan.step, _Planned(step, plans))
 
     def _filled(self, shape: tf.TensorShape) -> tf.TensorShape:
         """A shape with the batch of `fit`, where its own is open."""

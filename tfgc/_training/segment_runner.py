@@ -1,6 +1,7 @@
-"""Run a functional model by a plan of its layers: its call and the gradients are one pair, cut where the segments end."""
+"""Run a functional model by a plan of its layers: one pair, cut where the segments end."""
 
-from collections.abc import Iterator, Sequence
+import bisect
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -14,9 +15,10 @@ from tfgc._framework import call_checks, layer_settings, private_api, whole_step
 from tfgc._pairs.joint import mark
 from tfgc._pairs.reading import Reading
 from tfgc._pairs.recompute import Pairs
+from tfgc._pairs.segments import Planned
 from tfgc._rewrite.order import ordered
 from tfgc._rewrite.recompute import Cut, recomputed
-from tfgc._step.step import HEAVY, Step
+from tfgc._step.step import HEAVY, Step, Tensor
 from tfgc._tracing import keras_graph
 from tfgc._training import plan_report, segment_boundaries
 
@@ -86,7 +88,7 @@ class _Planned:
         _, _, self._release = segment_boundaries.boundary_tensors(program.graph, nodes)
         self._code = _Code(program, nodes)
         self._inputs = [Ref(t.name) for t in program.function.inputs]
-        self._pairs = Pairs(self._nodes, program.model.name, self._code, self._step)
+        self._pairs = Pairs(self._nodes, program.model.name, self._code, self._planned)
 
     def __call__(self, tensors: Sequence[Any], training: bool | None) -> list[Any]:
         return self._pairs(tensors, training=training)
@@ -98,10 +100,14 @@ class _Planned:
             mark()
         return [table[ref] for ref in self._program.outputs]
 
-    def _step(self, reading: Reading, _: Any) -> tuple[Step, None]:
-        step = reading.trace.step
-        ends = iter([max((i for i in step.order if i < begin), default=-1) for begin in reading.marks])
-        return ordered(recomputed(step, list(_cuts(self._plan.segments, ends)))), None
+    def _planned(self, reading: Reading, _: Any) -> Planned:
+        traced = reading.trace.step
+        ends = iter([max((i for i in traced.order if i < begin), default=-1) for begin in reading.marks])
+        cuts = list(_cuts(self._plan.segments, ends))
+        step = ordered(recomputed(traced, cuts))
+        offloaded = {k for k, segment in enumerate(self._plan.segments) if segment.offload}
+        hosted = _hosted(step, cuts, offloaded) if offloaded else ()
+        return Planned(step, None, frozenset(map(step.tensor_name, hosted)), frozenset(cut.behind for cut in cuts))
 
 
 class _Code:
@@ -112,6 +118,21 @@ class _Code:
 
     def read(self) -> tuple[Any, layer_settings.Settings, keras.Layer]:
         return "model", self._settings, self._model
+
+
+def _hosted(step: Step, cuts: Sequence[Cut], offloaded: Collection[int]) -> Iterator[Tensor]:
+    """What is read late, and in the forward part by none behind one of these segments, whose input it is."""
+    ends = [cut.behind for cut in cuts]
+    late = {i for i, op in step.ops.items() if op.segment or op.is_gradient}
+    last: dict[Tensor, int] = {}  # the last segment that reads a buffer
+    for i, op in step.ops.items():
+        for buffer in step.reads[i] if i not in late else ():
+            last[buffer] = max(last.get(buffer, 0), bisect.bisect_left(ends, i))
+    for tensor in {t for i in late for t in step.ops[i].inputs}:
+        buffer = step.buffer(tensor)
+        if tensor[0] not in late and step.is_planned(buffer) and last.get(buffer) in offloaded:
+            if bisect.bisect_left(ends, buffer[0]) < last[buffer]:
+                yield tensor
 
 
 def _leaves(segments: Sequence[Segment]) -> Iterator[tuple[str, ...]]:
@@ -129,4 +150,4 @@ def _cuts(segments: Sequence[Segment], ends: Iterator[int]) -> Iterator[Cut]:
         inside = () if segment.inner is None else tuple(_cuts(segment.inner.segments, ends))
         behind = inside[-1].behind if inside else next(ends)
         stores = HEAVY if segment.selective else frozenset[str]()
-        yield Cut(behind, segment.mode == "keep", inside[:-1], stores)
+        yield Cut(behind, segment.mode == "keep", inside[:-1], True, stores)
