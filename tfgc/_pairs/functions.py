@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import concrete_functions, isolated_traces
+from tfgc._framework import concrete_functions, own_replica
 from tfgc._pairs.joint import Joint
 from tfgc._step.step import Tensor
 from tfgc._step.trace import Trace
@@ -31,7 +31,7 @@ class Directions:
 
     def __init__(self, joint: Joint) -> None:
         self._joint, self._parts = joint, dict[Any, Part]()
-        self._first = first = isolated_traces.in_own_thread(lambda: _Reading(joint, joint.trace(every=False)))
+        self._first = first = own_replica.in_own_thread(lambda: _Reading(joint, joint.trace(every=False)))
         _, given = first.behind(first.results[len(joint.made) :], first.is_given)
         arguments = [first.arguments.get(i, joint.count) for i, _ in given]
         self.read = tuple(sorted(k for k in arguments if k < joint.count))
@@ -42,7 +42,7 @@ class Directions:
     def forward(self, recorded: bool) -> Part:
         """What makes the results of the arguments, and if it is recorded what is stateful."""
         if recorded not in self._parts:
-            self._parts[recorded] = isolated_traces.in_own_thread(lambda: self._forward(recorded))
+            self._parts[recorded] = own_replica.in_own_thread(lambda: self._forward(recorded))
         return self._parts[recorded]
 
     def _forward(self, recorded: bool) -> Part:
@@ -61,7 +61,7 @@ class Directions:
         """
         key = through, recorded
         if key not in self._parts:
-            self._parts[key] = isolated_traces.in_own_thread(lambda: self._backward(through, recorded))
+            self._parts[key] = own_replica.in_own_thread(lambda: self._backward(through, recorded))
         return self._parts[key]
 
     def _backward(self, through: tuple[int, ...], recorded: bool) -> Part:

@@ -12,16 +12,16 @@ import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import NotReplayableWarning, OptionError, warn
-from tfgc._framework import added_losses, layer_settings, private_api, whole_steps
+from tfgc._framework import added_losses, own_replica, private_api, whole_steps
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.model_checks import check_backend
 from tfgc._framework.surroundings import Surroundings
 from tfgc._pairs.code import Code
 from tfgc._pairs.pair import Pair, may_flow, open_where_they_differ
+from tfgc._pairs.stateless import StatelessCall
 from tfgc._pure import obstacles
 from tfgc._pure.tensor_packing import Packing
 from tfgc._replay import call_checks
-from tfgc._replay.block import block
 
 # Kinds of calls that are known, and of each the pairs that differ in sizes and in the variables that gradients flow to.
 _MOST_KNOWN, _MOST_ALIKE = 64, 8
@@ -82,15 +82,7 @@ def recompute(fn: Callable) -> Callable:
     if isinstance(fn, keras.Layer):
         check_backend(f"{fn.name!r}")
     name = getattr(fn, "name", getattr(fn, "__name__", type(fn).__name__))
-    owner = getattr(fn, "__self__", fn)
     pairs = Pairs(fn, name)
-    options: dict[str, Any] = {"name": name, "owner": owner if isinstance(owner, keras.Layer) else None}
-    if isinstance(fn, keras.Layer):
-        settings = layer_settings.Settings([fn])
-        # Not the layer itself, whose attributes the decorator would copy.
-        run = block(settings.watched()(lambda *args, **kwargs: fn(*args, **kwargs)), **options, settings=settings)
-    else:
-        run = block(fn, **options)
 
     # Keras layers are callables whose attributes are not a function's.
     @functools.wraps(fn, assigned=("__doc__", "__name__", "__module__"), updated=())
@@ -99,8 +91,7 @@ def recompute(fn: Callable) -> Callable:
         call_checks.refuse_tf1_graph(f"the recomputed {name!r}")
         if call_checks.is_empty(args, kwargs) or whole_steps.is_here():  # which is planned as a whole
             return fn(*args, **kwargs)
-        is_elsewhere = private_api.in_stateless_scope() or tf.distribute.has_strategy()
-        return (run if is_elsewhere else pairs)(*args, **kwargs)
+        return pairs(*args, **kwargs)
 
     # Given as an argument to a `tf.function`, what has `__wrapped__` would be unwrapped.
     vars(recomputed)["__tf_tracing_type__"] = lambda _: _Itself(recomputed)
@@ -137,34 +128,42 @@ class Pairs:
         self._warned = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not private_api.in_stateless_scope():
+            return self._run(self._fn, args, kwargs)
+        if private_api.in_symbolic_scope():  # which only looks at shapes
+            return self._fn(*args, **kwargs)
+        call = StatelessCall(self._fn)
+        return call.finish(*self._run(call, (call.given, args, kwargs), {}))
+
+    def _run(self, fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         packing = Packing((args, kwargs))
         tensors = packing.take_tensors()
         try:
-            pair = self._pair(packing, tuple(map(may_flow, tensors)))
+            pair = self._pair(fn, packing, tuple(map(may_flow, tensors)))
         except OUT_OF_MEMORY:
             raise
         except Exception as error:  # The plain run that follows raises what is the user's mistake.
-            return self._plainly(obstacles.untraceable(error), args, kwargs)
+            return self._plainly(obstacles.untraceable(error), fn, args, kwargs)
         obstacle = _BRANCHES if tf.executing_eagerly() and pair.branches_differ else pair.joint.unsupported
         if obstacle:
-            return self._plainly(obstacle, args, kwargs)
+            return self._plainly(obstacle, fn, args, kwargs)
         if private_api.has_tangents([*tensors, *map(tf.convert_to_tensor, pair.joint.variables)]):
-            return self._fn(*args, **kwargs)
+            return fn(*args, **kwargs)
         return pair((args, kwargs), tensors)
 
-    def _pair(self, packing: Packing, flows: tuple[bool, ...]) -> Pair:
-        """The pair for a call, traced if none is known."""
+    def _pair(self, fn: Callable, packing: Packing, flows: tuple[bool, ...]) -> Pair:
+        """The pair for a call of what runs the function, traced if none is known."""
         code, settings, owner = self._code.read()
         around = Surroundings(settings)
-        is_known = code is not None and packing.is_hashable
-        kind = private_api.in_xla(), code, packing.key, flows, around.key
+        is_known = code is not None and packing.is_hashable and fn is self._fn
+        kind = own_replica.key(), private_api.in_xla(), code, packing.key, flows, around.key
         known = (self._known.get(kind) or []) if is_known else []
         for pair in known:
             if pair.takes(packing.shapes) and pair.serves():
                 if isinstance(self._fn, keras.Layer) and private_api.call_context() is None:
                     added_losses.clear_losses(self._fn)
                 return pair
-        traced = functools.partial(Pair, self._fn, packing, flows, around, self._name, owner)
+        traced = functools.partial(Pair, fn, packing, flows, around, self._name, owner)
         sizes = {packing.shapes, *(pair.shapes for pair in known)}
         with contextlib.nullcontext() if settings is None else settings.watched():
             pair = None
@@ -176,8 +175,8 @@ class Pairs:
             self._known[(*kind[:-1], Surroundings(settings).key)] = [pair, *known][:_MOST_ALIKE]
         return pair
 
-    def _plainly(self, obstacle: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def _plainly(self, obstacle: str, fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         if not self._warned:
             self._warned = True
             warn(f"{self._name} is not recomputed: {obstacle}.", NotReplayableWarning)
-        return self._fn(*args, **kwargs)
+        return fn(*args, **kwargs)
