@@ -100,7 +100,7 @@ def enabled(model):
 
 
 def uncompiled(model):
-    tfgc.enable(model, plan(model), compile_segments=False)
+    tfgc.enable(model, plan(model))
 
 
 def chosen(model):

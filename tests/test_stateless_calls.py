@@ -46,7 +46,7 @@ def test_gradients_through_states_are_the_plain_ones(case, compiled):
         model = fresh(build)
         if enabled:
             plan = tfgc.plan(model, 8, strategy="uniform", segments=2)
-            tfgc.enable(model, plan, compile_segments=compiled)
+            tfgc.enable(model, plan)
         return WAYS[way](lambda: gradients(model))()
 
     for ours, plain in zip(found(True), found(False), strict=True):

@@ -4,16 +4,21 @@ The upstream gradients are placeholders in the graph of the trace, so that one t
 over and a tape records is an argument, too.
 """
 
+import contextvars
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
-from tfgc._framework import added_losses, graph_building, tensor_attributes
+from tfgc._framework import added_losses, graph_building, private_api, replaced, tensor_attributes
 from tfgc._pure.tensor_packing import Packing
 from tfgc._step import gradient_calls
 from tfgc._step.trace import Trace
+
+_TRACED: contextvars.ContextVar[bool] = contextvars.ContextVar("tfgc_joint", default=False)
+# Whether what runs here is traced, to be recomputed as a part of it.
+is_here = _TRACED.get
 
 
 class Source(NamedTuple):
@@ -43,6 +48,7 @@ class Joint:
         watched: The variables among what gradients flow to.
         sources: What gradients flow to.
         captured: Tensors that it closes over, but for variables.
+        context_left: What Keras's call context holds behind it: a `training` that it gives a layer stays there.
         unmasked: Positions of flat arguments that it takes the mask off.
         unsupported: Why it cannot run as functions, or None.
     """
@@ -79,12 +85,14 @@ class Joint:
         self._tape = tf.GradientTape(persistent=True, watch_accessed_variables=self._watched is None)
         with (
             self._tape,
+            replaced.within(_TRACED, True),
             added_losses.losses_noted() as losses,
             graph_building.captures_replaced(stand_ins, self.captured),
         ):
             self._tape.watch([t for t, flows in zip(tensors, self._flows) if flows and is_differentiable(t)])
             self._tape.watch(self._watched or [])
             result = self._fn(*args, **kwargs)
+        self.context_left = private_api.call_context()
         self.losses = [layer for layer, _ in losses]
         self.unmasked = tuple(sorted({*masked} - {*tensor_attributes.masked(given)}))
         self.packing = Packing(result, made=True)

@@ -69,7 +69,8 @@ class Pair:
                 python_random.rewind(start)
             joint = own_replica.in_own_thread(functools.partial(traced, outer, watched))
         self.joint, self._outer, self._name = joint, outer, name
-        self.may_serve_again = not (chooses or outer)
+        # What an attribute of a layer holds may be another tensor next time.
+        self.may_serve_again = not (chooses or any(map(is_differentiable, joint.captured)))
         self._owner: Callable[[], Any] = weakref.ref(owner) if owner is not None else lambda: None
         self._directions: Directions | None = None
 
@@ -108,6 +109,7 @@ class Pair:
             results = graph_gradients.attached([made[i] for i in through], sources, backward, backward.asked)
             for i, result in zip(through, results):
                 made[i] = result
+        private_api.set_call_context(joint.context_left)
         tensor_attributes.take_masks_off(arguments, joint.unmasked)
         count = len(made) - len(joint.losses)
         for layer, loss in zip(joint.losses, made[count:]):

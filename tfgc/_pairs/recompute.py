@@ -120,17 +120,24 @@ class Pairs:
     Args:
         fn: Any function of tensors, a Keras layer or a model.
         name: What messages call it.
+        code: What tells when it does the same again. Default: all that it reads.
+
+    Attributes:
+        obstacle: Why the call that came last ran plainly, or None.
     """
 
-    def __init__(self, fn: Callable, name: str) -> None:
-        self._fn, self._name, self._code = fn, name, Code(fn)
+    def __init__(self, fn: Callable, name: str, code: Code | None = None) -> None:
+        self._fn, self._name, self._code = fn, name, code or Code(fn)
+        self.obstacle: str | None = None
         self._known: RecentlyUsed[Any, list[Pair]] = RecentlyUsed(_MOST_KNOWN)
         self._warned = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not private_api.in_stateless_scope():
+        scope = private_api.stateless_scope_here()
+        if scope is None:
             return self._run(self._fn, args, kwargs)
-        if private_api.in_symbolic_scope():  # which only looks at shapes
+        # Only shapes are looked at, or a scope has values of its own.
+        if private_api.in_symbolic_scope() or type(scope) is not keras.StatelessScope:
             return self._fn(*args, **kwargs)
         call = StatelessCall(self._fn)
         return call.finish(*self._run(call, (call.given, args, kwargs), {}))
@@ -147,6 +154,7 @@ class Pairs:
         obstacle = _BRANCHES if tf.executing_eagerly() and pair.branches_differ else pair.joint.unsupported
         if obstacle:
             return self._plainly(obstacle, fn, args, kwargs)
+        self.obstacle = None
         if private_api.has_tangents([*tensors, *map(tf.convert_to_tensor, pair.joint.variables)]):
             return fn(*args, **kwargs)
         return pair((args, kwargs), tensors)
@@ -176,6 +184,7 @@ class Pairs:
         return pair
 
     def _plainly(self, obstacle: str, fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        self.obstacle = obstacle
         if not self._warned:
             self._warned = True
             warn(f"{self._name} is not recomputed: {obstacle}.", NotReplayableWarning)

@@ -38,16 +38,14 @@ _MOST_PLANS = 8
 class FirstCall:
     """Replaces the `call` of a functional model, and the `train_step` that its class defines, until it is disabled.
 
-    The model may not be built yet. `run_options` are those of a `Runner`.
+    The model may not be built yet.
     """
 
-    def __init__(self, model: keras.Model, request: Request, verbose: bool, run_options: dict[str, Any]) -> None:
+    def __init__(self, model: keras.Model, request: Request, verbose: bool) -> None:
         self._model, self._request, self._verbose = model, request, verbose
         self._training, self._traced = TrainingState(model), TracedSteps(model, verbose)
-        self._run_options = {**run_options, "trained": self._training.trained}
         self.has_budget = request.budget is not None
         self._original = functools.partial(type(model).call, model)
-        self._compiled: bool = run_options["compile_segments"]
         self._made: RecentlyUsed[Signature, _Made] = RecentlyUsed(_MOST_PLANS)
         self._latest: Signature | None = None
         self._in_layers: layer_calls.ByCalls | None = None
@@ -84,7 +82,7 @@ class FirstCall:
                 self._made[signature] = dataclasses.replace(made, step=step, by_calls=self._by_calls(plan))
 
     def _by_calls(self, plan: Plan) -> layer_calls.ByCalls | None:
-        return layer_calls.ByCalls(self._model, plan, **self._run_options) if plan.calls else None
+        return layer_calls.ByCalls(self._model, plan) if plan.calls else None
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **context: Any) -> Any:
         """Replace the model's `call`; those that do not train, or have `context` arguments, run the original."""
@@ -103,7 +101,7 @@ class FirstCall:
             return logs
         if not tracing.has_own_step(self._model):
             return self._train_step(*args, **kwargs)
-        xla = plan_report.mode_of_call(self._compiled) == "xla"
+        xla = plan_report.mode_of_call() == "xla"
         latest, (batch,) = self.latest, (*args, *kwargs.values())
         before = latest.own_step if self.has_budget and latest else None
         here = self._traced.traced(batch, before, xla=xla, state=self._training.now, is_planned=self._are_planned)
@@ -120,7 +118,7 @@ class FirstCall:
     def _call_for(self, inputs: Any) -> Callable:
         flat, here = [tensor for tensor in keras.tree.flatten(inputs) if tensor is not None], self._in_step.here
         sizes = batch_specs.sizes_of(flat)
-        mode, policy = plan_report.mode_of_call(self._compiled), self._model.dtype_policy.name
+        mode, policy = plan_report.mode_of_call(), self._model.dtype_policy.name
         shapes = batch_specs.shapes_in(flat, fit_loop.batch_size)
         with self._lock:
             signature = Signature(sizes, mode, policy, in_step=here is not None, training=self._training.now)
@@ -181,7 +179,7 @@ class FirstCall:
             step = first_batch.in_share(plan, self._request, self.plans.values(), shapes)
             step = dataclasses.replace(step, shapes=shapes)
             if step.unchanged is None and not step.plan.calls:
-                runner = Runner(self._model, step.plan, **self._run_options)
+                runner = Runner(self._model, step.plan, trained=self._training.trained)
                 return _Made(step, runner.program, specs, runner)
             return _Made(step, keras_graph.Program(self._model), specs, by_calls=self._by_calls(step.plan))
 

@@ -37,12 +37,11 @@ _MOST_PLANS = 8
 class FirstStep:
     """Replaces `call` and `train_step` of any model until it is disabled; `latest` is its plan, None before a step."""
 
-    def __init__(self, model: keras.Model, request: Request, verbose: bool, run_options: dict[str, Any]) -> None:
+    def __init__(self, model: keras.Model, request: Request, verbose: bool) -> None:
         self.latest: first_batch.PlannedStep | None = None
         self.has_budget = request.budget is not None
         self._model, self._request, self._verbose = model, request, verbose
         self._training = TrainingState(model)
-        self._run_options = {**run_options, "trained": self._training.trained}
         self._call: Callable = model.call
         self._train_step: Callable = model.train_step
         self._specs: Any = None
@@ -72,7 +71,7 @@ class FirstStep:
     def replanned(self, plan: Plan, predicted_bytes: int) -> None:
         """Note that the model runs by another plan now."""
         assert self.latest is not None
-        by_calls = layer_calls.ByCalls(self._model, plan, **self._run_options)
+        by_calls = layer_calls.ByCalls(self._model, plan)
         self._keep(_Made(self.latest.by(plan, predicted_bytes), self._specs, by_calls), self._state)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
@@ -161,13 +160,13 @@ class FirstStep:
         plan_report.report(self._model.name, planned.step, verbose=self._verbose)
 
     def _planned(self, specs: Any, shapes: Shapes) -> "_Made":
-        mode = plan_report.mode_of_call(self._run_options["compile_segments"])
+        mode = plan_report.mode_of_call()
         by_request = functools.partial(first_batch.plan_step_by_calls, self._model, specs, mode)
         earlier = [made.step for made in self._made.copy().values()]
         plan = functools.partial(first_batch.in_share, by_request, self._request, earlier, shapes)
         step = dataclasses.replace(plan_report.planned(self._model, plan, verbose=self._verbose), shapes=shapes)
         is_on = step.unchanged is None
-        return _Made(step, specs, layer_calls.ByCalls(self._model, step.plan, **self._run_options) if is_on else None)
+        return _Made(step, specs, layer_calls.ByCalls(self._model, step.plan) if is_on else None)
 
     def _refuse_open_sizes(self, fix: str) -> None:
         if self._request.budget is not None:

@@ -27,10 +27,10 @@ from tfgc._training.stand_ins import mode_of_fit, runner_of, stand_in
 from tfgc._training.whole_step import WholeStep
 
 
-def install(model: keras.Model, on_oom: str | None, *, by_plan: bool, run_options: dict[str, Any]) -> None:
+def install(model: keras.Model, on_oom: str | None, *, by_plan: bool) -> None:
     """Guard the training function of a model that has just been enabled, by a plan or by `layers=`."""
     remove(model)
-    model.__dict__["make_train_function"] = _GuardedFit(model, on_oom, by_plan, run_options).make
+    model.__dict__["make_train_function"] = _GuardedFit(model, on_oom, by_plan).make
 
 
 def remove(model: keras.Model) -> None:
@@ -46,9 +46,9 @@ def remove(model: keras.Model) -> None:
 class _GuardedFit(out_of_memory.GuardedStep):
     """Makes the training function of a model."""
 
-    def __init__(self, model: keras.Model, on_oom: str | None, by_plan: bool, run_options: dict[str, Any]) -> None:
+    def __init__(self, model: keras.Model, on_oom: str | None, by_plan: bool) -> None:
         super().__init__(f"a training step of {model.name!r}", None)
-        self._model, self._on_oom, self._by_plan, self._run_options = model, on_oom, by_plan, run_options
+        self._model, self._on_oom, self._by_plan = model, on_oom, by_plan
         self._step: Callable = model.train_step
         self._is_prepared, self._declared = False, None
         self._function: Callable = model.make_train_function
@@ -192,7 +192,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
             self._whole.use(plan)
             return self._build()
         if runner is None:
-            layer_calls.ByCalls(self._model, plan, **self._run_options).run()
+            layer_calls.ByCalls(self._model, plan).run()
         elif runner is own:
             runner.use(plan)
         if isinstance(own, FirstCall | FirstStep):

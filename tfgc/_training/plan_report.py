@@ -20,10 +20,10 @@ Made = TypeVar("Made")
 _HIDDEN = "kernels take more than what is simulated, and what is saved does not show"
 
 
-def mode_of_call(compile_segments: bool) -> Mode:
+def mode_of_call() -> Mode:
     """The mode of the call that runs now."""
     if tf.executing_eagerly():
-        return "compiled" if compile_segments else "eager"
+        return "compiled"
     return "xla" if private_api.in_xla() else "graph"
 
 

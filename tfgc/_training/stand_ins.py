@@ -18,7 +18,7 @@ from tfgc._training.first_step import FirstStep
 from tfgc._training.segment_runner import Runner
 
 
-def plan_later(model: keras.Model, request: Request, verbose: bool, options: dict[str, Any]) -> None:
+def plan_later(model: keras.Model, request: Request, verbose: bool) -> None:
     """Put stand-ins in place of a model's methods; raise now what would be wrong at the first call, too."""
     if request.budget is not None:
         budgets.check_budget(request.budget)
@@ -28,7 +28,7 @@ def plan_later(model: keras.Model, request: Request, verbose: bool, options: dic
             by_calls.refuse(request.strategy, None, False, None, request.options)
         strategies.check_options(chosen, request.options, request.budget)
         layer_calls.restore_calls(model)
-        first_step = FirstStep(model, request, verbose, options)
+        first_step = FirstStep(model, request, verbose)
         functional_graphs.replace_method(model, "call", first_step.call)
         functional_graphs.replace_method(model, "train_step", first_step.train_step)
         return
@@ -36,7 +36,7 @@ def plan_later(model: keras.Model, request: Request, verbose: bool, options: dic
         check_trainable(model)
     strategies.check_options(chosen, request.options, request.budget)
     layer_calls.restore_calls(model)
-    first_call = FirstCall(model, request, verbose, options)
+    first_call = FirstCall(model, request, verbose)
     functional_graphs.replace_method(model, "call", first_call.call)
     functional_graphs.replace_method(model, "train_step", first_call.train_step)
 

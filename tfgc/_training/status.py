@@ -146,7 +146,7 @@ def _of(call: Any, part: str) -> list[PlanStatus]:
     if isinstance(call, FirstStep):
         return [] if call.latest is None else [_made(call.latest, part)]
     if not isinstance(call, FirstCall):
-        return [PlanStatus(None, part, unchanged=call.block.obstacle if isinstance(call, LayerCall) else None)]
+        return [PlanStatus(None, part, unchanged=call.obstacle if isinstance(call, LayerCall) else None)]
     return [_made(made, part, signature.sizes) for signature, made in call.plans.items()]
 
 
