@@ -519,14 +519,16 @@ def aside_stack():
 
 
 @pytest.mark.gate
-def test_layers_that_put_tensors_aside_are_not_copied():
+def test_layers_that_put_tensors_aside_run_plainly():
     plain = plain_steps(aside_stack, X, Y, graph=True, lr=0.003)
     model = fresh(aside_stack)
     again = [Segment((f"aside_block_{i}" if i else "aside_block",), selective=True) for i in range(3)]
     plan = tfgc.plan(model, example=(X, Y[0]))
     segments = (*again, Segment(("aside_block_3",), "keep"))
     tfgc.enable(model, dataclasses.replace(plan, segments=segments, parts={}, outlook=None))
-    assert_equal(plain, train(model, X, Y, graph=True, lr=0.003), exact=False)
+    with pytest.warns(tfgc.NotReplayableWarning, match="puts a tensor aside") as caught:
+        assert_equal(plain, train(model, X, Y, graph=True, lr=0.003), exact=False)
+    assert sum(w.category is tfgc.NotReplayableWarning for w in caught) == 3
 
 
 def call_figures(selective):

@@ -6,11 +6,17 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import graph_building, private_api, tensor_attributes, variable_reads
+from tfgc._framework import asked_sources, graph_building, private_api, tensor_attributes, variable_reads, xla_waits
 from tfgc._pairs.functions import Directions
 from tfgc._pairs.joint import Joint
-from tfgc._replay import fence
-from tfgc._replay.replayed_gradients import COPIED_BRANCH
+
+_COPIED_BRANCH = (
+    "{} was recomputed inside tf.cond, tf.switch_case or tf.while_loop, and TensorFlow now differentiates a copy of "
+    "that branch or body, which holds nothing of what was stored. It makes such a copy for a "
+    "tf.autodiff.ForwardAccumulator inside a tf.function. Either call a function there that is not recomputed "
+    "(`__wrapped__` of the recomputed function, the model after tfgc.disable), or create the accumulator outside the "
+    "tf.function"
+)
 
 
 class Backward:
@@ -22,20 +28,23 @@ class Backward:
         held: Callable[[], Any],
         joint: Joint,
         tensors: Sequence[tf.Tensor],
-        stateful: Sequence[tf.Tensor],
+        kept: Sequence[tf.Tensor],
     ) -> None:
         self._name = name
         directions: Directions = held()
         self._held, self._through = held, tuple(joint.through)
+        self._sources = [id(tensors[s.position] if s.variable is None else s.variable.handle) for s in joint.sources]
+        self._variables = {k for k, source in enumerate(joint.sources) if source.variable is not None}
         # What is attached to an argument must not live as long as a tape does.
         given = [tensors[k] for k in directions.read]
         self._given = [tf.identity(t) if tensor_attributes.attributes(t) else t for t in given]
-        self._stateful = list(stateful)
+        self._stateful = list(kept[: len(directions.stateful)])
+        self._stored: list[tf.Tensor] | None = list(kept[len(directions.stateful) :])
         self._read = [k for k, variable in enumerate(directions.variables) if variable is not None]
         handles = [v.handle for v in directions.variables if v is not None]
         self._reads = variable_reads.Reads(handles) if handles and tf.executing_eagerly() else None
         if self._reads is None:
-            variable_reads.record_each([stateful[k] for k in self._read], handles)
+            variable_reads.record_each([self._stateful[k] for k in self._read], handles)
         self._captures = graph_building.captures_so_far()
         self.asked: set[int] = set()
 
@@ -51,24 +60,69 @@ class Backward:
         directions: Directions | None = self._held()
         if directions is None:
             raise UnsupportedModelError(f"the model of which {self._name} is a part was deleted: keep it alive")
-        run = directions.backward(through, recorded)
         if not graph_building.can_reach(self._captures):
-            raise UnsupportedModelError(COPIED_BRANCH.format(self._name))
+            raise UnsupportedModelError(_COPIED_BRANCH.format(self._name))
+        parts = directions.parts_of(through)
+        wanted = self._wanted(parts)
+        flat = tuple(k for k, source in enumerate(_owners(parts)) if source in wanted)
         with graph_building.redirect_captures(self._captures):
             dy = [graph_building.capture(tf.convert_to_tensor(upstream[k])) for k in asked]
-            given = list(map(graph_building.capture, (*self._given, *stateful)))
-            if private_api.in_xla():  # which drops the edges of a call, and merges what is equal
-                with fence.fence(dy) as wait:
-                    given = [wait(t) if _waits(t.dtype) else t for t in given]
-            flat = iter(run([*given, *dy]))
-        return [_gradient([next(flat) for _ in range(n)]) for n in directions.parts_of(through)]
+            if directions.segments is not None and through == self._through and not recorded and self._may_take():
+                found = iter(self._by_segments(directions, stateful, dy, flat))
+            else:
+                found = iter(self._again(directions, stateful, dy, through, flat, recorded))
+        return [_gradient([next(found) for _ in range(n)] if k in wanted else []) for k, n in enumerate(parts)]
+
+    def _wanted(self, parts: Sequence[int]) -> set[int]:
+        """Positions of the sources that gradients are made of: weights that a tape is not asked for are left out."""
+        sources = asked_sources.asked_sources()
+        if sources is None:
+            return {*range(len(parts))}
+        return {k for k, source in enumerate(self._sources) if k not in self._variables or source in sources}
+
+    def _may_take(self) -> bool:
+        """Whether what is stored is there still; where a tape asks for it again, it is kept from now on."""
+        directions: Directions = self._held()
+        if self._stored is None and directions.segments is not None:
+            directions.segments.gives_away = False
+        return self._stored is not None
+
+    def _by_segments(
+        self, directions: Directions, stateful: list[tf.Tensor], dy: list[tf.Tensor], flat: tuple[int, ...]
+    ) -> list[tf.Tensor]:
+        segments = directions.segments
+        assert segments is not None
+        assert self._stored is not None
+        names = [directions.names[k] for k in directions.read]
+        values = dict(zip(names, map(graph_building.capture, self._given)))
+        values |= zip(directions.kept, map(graph_building.capture, [*stateful, *self._stored]))
+        values |= zip(directions.upstream, dy)
+        if tf.executing_eagerly() and segments.gives_away:
+            self._stored = None
+        return segments.backward(flat, values)
+
+    def _again(
+        self,
+        directions: Directions,
+        stateful: list[tf.Tensor],
+        dy: list[tf.Tensor],
+        through: tuple[int, ...],
+        flat: tuple[int, ...],
+        recorded: bool,
+    ) -> list[tf.Tensor]:
+        run = directions.backward(through, flat, recorded)
+        given = list(map(graph_building.capture, (*self._given, *stateful)))
+        if private_api.in_xla():  # which drops the edges of a call, and merges what is equal
+            given = list(map(xla_waits.waiting(dy), given))
+        return run([*given, *dy])
+
+
+def _owners(parts: Sequence[int]) -> list[int]:
+    """For each tensor of gradients the position of the gradient."""
+    return [k for k, n in enumerate(parts) for _ in range(n)]
 
 
 def _gradient(parts: list[tf.Tensor]) -> Any:
     if len(parts) < 2:
         return parts[0] if parts else None
     return tf.IndexedSlices(*parts)
-
-
-def _waits(dtype: tf.DType) -> bool:
-    return dtype.is_floating or dtype.is_integer or dtype.is_bool

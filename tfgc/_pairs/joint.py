@@ -4,21 +4,17 @@ The upstream gradients are placeholders in the graph of the trace, so that one t
 over and a tape records is an argument, too.
 """
 
-import contextvars
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
-from tfgc._framework import added_losses, graph_building, private_api, replaced, tensor_attributes
+from tfgc._framework import added_losses, graph_building, private_api, tensor_attributes
 from tfgc._pure.tensor_packing import Packing
 from tfgc._step import gradient_calls
 from tfgc._step.trace import Trace
-
-_TRACED: contextvars.ContextVar[bool] = contextvars.ContextVar("tfgc_joint", default=False)
-# Whether what runs here is traced, to be recomputed as a part of it.
-is_here = _TRACED.get
 
 
 class Source(NamedTuple):
@@ -50,6 +46,7 @@ class Joint:
         captured: Tensors that it closes over, but for variables.
         context_left: What Keras's call context holds behind it: a `training` that it gives a layer stays there.
         unmasked: Positions of flat arguments that it takes the mask off.
+        marks: For each call of `mark` by the function how many operations there were.
         unsupported: Why it cannot run as functions, or None.
     """
 
@@ -82,10 +79,10 @@ class Joint:
         args, kwargs = given = self._packing.unpack(tensors[:count])
         masked = tensor_attributes.masked(given)
         self.captured.clear()
+        self.marks = _marks.here = list[int]()
         self._tape = tf.GradientTape(persistent=True, watch_accessed_variables=self._watched is None)
         with (
             self._tape,
-            replaced.within(_TRACED, True),
             added_losses.losses_noted() as losses,
             graph_building.captures_replaced(stand_ins, self.captured),
         ):
@@ -133,6 +130,21 @@ class Joint:
     def trace(self, every: bool) -> Trace:
         """The trace as data, with all gradients that were asked for by now; every call inlined or not."""
         return Trace(self.function, self._noted, None, (), None, every)
+
+
+def is_here() -> bool:
+    """Whether this thread traces a joint, so that what runs here is a part of that."""
+    return getattr(_marks, "here", None) is not None
+
+
+def mark() -> None:
+    """Note for the joint that is being traced in this thread that the function is at this place."""
+    if (found := getattr(_marks, "here", None)) is not None:
+        graph: Any = tf.compat.v1.get_default_graph()
+        found.append(len(graph.get_operations()))
+
+
+_marks = threading.local()
 
 
 def is_differentiable(tensor: Any) -> bool:

@@ -20,11 +20,15 @@ from tfgc._framework.surroundings import Surroundings
 from tfgc._pairs.backward import Backward
 from tfgc._pairs.functions import Directions
 from tfgc._pairs.joint import Joint, is_differentiable
+from tfgc._pairs.reading import Reading
 from tfgc._pure import obstacles, python_random
 from tfgc._pure.tensor_packing import Packing
+from tfgc._step.step import Step
 
 # Of some tensors, None for an unknown rank or size.
 Shapes: TypeAlias = tuple[tuple[int | None, ...] | None, ...]
+# What makes the step that runs of a trace for tensors of some shapes, and what there is to say of it.
+SizedPlan: TypeAlias = Callable[[Reading, Shapes], tuple[Step, Any]]
 
 
 class Pair:
@@ -38,6 +42,7 @@ class Pair:
         name: What messages call it.
         owner: A layer that lives as long as the function does.
         shapes: Of the tensors, maybe with open sizes. Default: their own.
+        plan: What plans the trace, for tensors of these shapes. Default: backward makes all again.
     """
 
     def __init__(
@@ -49,6 +54,7 @@ class Pair:
         name: str,
         owner: keras.Layer | None,
         shapes: Shapes | None = None,
+        plan: SizedPlan | None = None,
     ) -> None:
         self.shapes: Shapes = packing.shapes if shapes is None else shapes
         kinds: Any = zip(self.shapes, packing.specs)
@@ -72,7 +78,7 @@ class Pair:
         # What an attribute of a layer holds may be another tensor next time.
         self.may_serve_again = not (chooses or any(map(is_differentiable, joint.captured)))
         self._owner: Callable[[], Any] = weakref.ref(owner) if owner is not None else lambda: None
-        self._directions: Directions | None = None
+        self._plan, self.planned_for = plan, packing.shapes
 
     def takes(self, shapes: Shapes) -> bool:
         """Whether it was traced for tensors of these shapes."""
@@ -86,6 +92,12 @@ class Pair:
         """Whether branches of the function read different tensors."""
         return obstacles.branches_differ(self.joint.function.graph)
 
+    @functools.cached_property
+    def directions(self) -> Directions:
+        """Its functions, planned when they are first asked for."""
+        plan = self._plan
+        return Directions(self.joint, None if plan is None else lambda reading: plan(reading, self.planned_for))
+
     def serves(self) -> bool:
         """Whether what gradients flow to now, besides arguments, is what they flowed to when it was traced."""
         joint = self.joint
@@ -95,9 +107,7 @@ class Pair:
     def __call__(self, arguments: Any, tensors: Sequence[tf.Tensor]) -> Any:
         """The results for the flat tensors of some arguments."""
         joint = self.joint
-        if self._directions is None:
-            self._directions = Directions(joint)
-        directions = self._directions
+        directions = self.directions
         tensors = [*tensors, *self._outer]
         sources = [tensors[s.position] if s.variable is None else s.variable.handle for s in joint.sources]
         through = joint.through if sources else []
@@ -118,7 +128,7 @@ class Pair:
 
     def _held(self) -> Callable[[], Any]:
         """What finds the directions. In a graph the owner holds them as long as the graph lives."""
-        directions, owner = self._directions, self._owner()
+        directions, owner = self.directions, self._owner()
         if owner is None or tf.executing_eagerly():
             return lambda: directions
         # The graph itself must not: TensorFlow keeps each graph in which an optimizer of Keras applies gradients, and

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import reprlib
 from collections.abc import Callable
 from typing import Any
@@ -12,16 +13,15 @@ import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import NotReplayableWarning, OptionError, warn
-from tfgc._framework import added_losses, own_replica, private_api, whole_steps
+from tfgc._framework import added_losses, call_checks, own_replica, private_api, whole_steps
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.model_checks import check_backend
 from tfgc._framework.surroundings import Surroundings
 from tfgc._pairs.code import Code
-from tfgc._pairs.pair import Pair, may_flow, open_where_they_differ
+from tfgc._pairs.pair import Pair, Shapes, SizedPlan, may_flow, open_where_they_differ
 from tfgc._pairs.stateless import StatelessCall
 from tfgc._pure import obstacles
 from tfgc._pure.tensor_packing import Packing
-from tfgc._replay import call_checks
 
 # Kinds of calls that are known, and of each the pairs that differ in sizes and in the variables that gradients flow to.
 _MOST_KNOWN, _MOST_ALIKE = 64, 8
@@ -120,29 +120,51 @@ class Pairs:
     Args:
         fn: Any function of tensors, a Keras layer or a model.
         name: What messages call it.
-        code: What tells when it does the same again. Default: all that it reads.
+        code: What it reads besides its arguments. Default: what its Python code says.
+        plan: What makes the step that runs of a trace. Default: backward makes all again.
+        is_bounded: Whether what was planned for some sizes holds for no larger ones.
+        otherwise: What runs a call that cannot be traced. Default: the function.
 
     Attributes:
-        obstacle: Why the call that came last ran plainly, or None.
+        obstacle: Why the call that came last was not traced, or None.
     """
 
-    def __init__(self, fn: Callable, name: str, code: Code | None = None) -> None:
-        self._fn, self._name, self._code = fn, name, code or Code(fn)
+    def __init__(
+        self,
+        fn: Callable,
+        name: str,
+        code: Any = None,
+        plan: SizedPlan | None = None,
+        *,
+        is_bounded: bool = False,
+        otherwise: Callable | None = None,
+    ) -> None:
+        self._fn, self._name, self._code, self._plan = fn, name, code or Code(fn), plan
+        self._is_bounded, self._otherwise = is_bounded, otherwise or fn
         self.obstacle: str | None = None
         self._known: RecentlyUsed[Any, list[Pair]] = RecentlyUsed(_MOST_KNOWN)
         self._warned = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(args, kwargs)[0]
+
+    def forget(self) -> None:
+        """Trace, and plan, each kind of call anew."""
+        self._known.clear()
+
+    def run(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Pair | None]:
+        """What a call returns, and the pair that ran it, if one did."""
         scope = private_api.stateless_scope_here()
         if scope is None:
             return self._run(self._fn, args, kwargs)
         # Only shapes are looked at, or a scope has values of its own.
         if private_api.in_symbolic_scope() or type(scope) is not keras.StatelessScope:
-            return self._fn(*args, **kwargs)
+            return self._fn(*args, **kwargs), None
         call = StatelessCall(self._fn)
-        return call.finish(*self._run(call, (call.given, args, kwargs), {}))
+        made, pair = self._run(call, (call.given, args, kwargs), {})
+        return call.finish(*made), pair
 
-    def _run(self, fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def _run(self, fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Pair | None]:
         packing = Packing((args, kwargs))
         tensors = packing.take_tensors()
         try:
@@ -150,14 +172,14 @@ class Pairs:
         except OUT_OF_MEMORY:
             raise
         except Exception as error:  # The plain run that follows raises what is the user's mistake.
-            return self._plainly(obstacles.untraceable(error), fn, args, kwargs)
+            return self._plainly(obstacles.untraceable(error), fn, args, kwargs), None
         obstacle = _BRANCHES if tf.executing_eagerly() and pair.branches_differ else pair.joint.unsupported
         if obstacle:
-            return self._plainly(obstacle, fn, args, kwargs)
+            return self._plainly(obstacle, fn, args, kwargs), None
         self.obstacle = None
         if private_api.has_tangents([*tensors, *map(tf.convert_to_tensor, pair.joint.variables)]):
-            return fn(*args, **kwargs)
-        return pair((args, kwargs), tensors)
+            return fn(*args, **kwargs), None
+        return pair((args, kwargs), tensors), pair
 
     def _pair(self, fn: Callable, packing: Packing, flows: tuple[bool, ...]) -> Pair:
         """The pair for a call of what runs the function, traced if none is known."""
@@ -167,11 +189,11 @@ class Pairs:
         kind = own_replica.key(), private_api.in_xla(), code, packing.key, flows, around.key
         known = (self._known.get(kind) or []) if is_known else []
         for pair in known:
-            if pair.takes(packing.shapes) and pair.serves():
+            if pair.takes(packing.shapes) and pair.serves() and self._holds(pair, packing.shapes):
                 if isinstance(self._fn, keras.Layer) and private_api.call_context() is None:
                     added_losses.clear_losses(self._fn)
                 return pair
-        traced = functools.partial(Pair, fn, packing, flows, around, self._name, owner)
+        traced = functools.partial(Pair, fn, packing, flows, around, self._name, owner, plan=self._plan)
         sizes = {packing.shapes, *(pair.shapes for pair in known)}
         with contextlib.nullcontext() if settings is None else settings.watched():
             pair = None
@@ -183,9 +205,16 @@ class Pairs:
             self._known[(*kind[:-1], Surroundings(settings).key)] = [pair, *known][:_MOST_ALIKE]
         return pair
 
+    def _holds(self, pair: Pair, shapes: Shapes) -> bool:
+        """Whether what was planned for a pair holds for tensors of some shapes."""
+        sizes = zip(*(itertools.chain.from_iterable(filter(None, each)) for each in (shapes, pair.planned_for)))
+        return not self._is_bounded or all(None in pair or pair[0] <= pair[1] for pair in sizes)
+
     def _plainly(self, obstacle: str, fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         self.obstacle = obstacle
+        run = self._otherwise if fn is self._fn else fn
         if not self._warned:
             self._warned = True
-            warn(f"{self._name} is not recomputed: {obstacle}.", NotReplayableWarning)
-        return fn(*args, **kwargs)
+            how = "recomputed part by part" if run is not fn else "not recomputed"
+            warn(f"{self._name} is {how}: {obstacle}.", NotReplayableWarning)
+        return run(*args, **kwargs)

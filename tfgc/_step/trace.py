@@ -39,6 +39,7 @@ class Trace:
         last: Names of the operations that must have run when it returns.
         registered: What has to live as long as any graph of its nodes.
         calls: For each gradient call where its operations begin and end.
+        begins: For each operation of the function's own graph, and for its end, where it begins in the trace.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Trace:
         self.registered = list(map(concrete_functions.registered, inlined.functions))
         self.ops, self.nodes = inlined.ops, inlined.nodes
         self.results, self.last = inlined.results, inlined.last
+        self.begins = inlined.graphs[0][1]
         self.calls = gradient_calls.spans(inlined.graphs, noted)
         self._at = {node.name: i for i, node in enumerate(self.nodes)}
         self._rows, self._shapes, self._small = rows, shapes, small

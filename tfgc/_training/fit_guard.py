@@ -19,10 +19,9 @@ from tfgc._framework import fit_loop, keras_models
 from tfgc._framework.layer_values import leaves
 from tfgc._framework.replaced import replaced
 from tfgc._planning import by_calls
-from tfgc._training import declared_sizes, layer_calls, out_of_memory, own_steps, peak_memory, stale_traces
+from tfgc._training import declared_sizes, layer_calls, out_of_memory, peak_memory, stale_traces
 from tfgc._training.atomic_step import AtomicStep
-from tfgc._training.first_call import FirstCall
-from tfgc._training.first_step import FirstStep
+from tfgc._training.planned_calls import PlannedCalls
 from tfgc._training.stand_ins import mode_of_fit, runner_of, stand_in
 from tfgc._training.whole_step import WholeStep
 
@@ -132,30 +131,22 @@ class _GuardedFit(out_of_memory.GuardedStep):
 
     def _prepare(self, data: Any) -> None:
         """Make the variables of the model, of its optimizer and of metrics, so that the step finds them."""
-        own = stand_in(self._model)
         if self.mode != "compiled":
             # As the step itself is compiled: what plans at its first call plans here.
             step: Any = tf.function(self._step, autograph=False, jit_compile=self.mode == "xla")
             step.get_concrete_function(data)
             if self._whole is not None:
                 self._whole.build_again()
-        elif isinstance(own, FirstStep):
-            own.plan_for(data)
 
     def planned(self, data: Any) -> out_of_memory.StepByPlan | None:
         model: Any = self._model
         runner, own = runner_of(model), stand_in(model)
-        latest = own.latest if isinstance(own, FirstCall) else None
-        if self._whole is not None and self._whole.latest is not None:
-            return self._whole.to_explain()
-        if runner is not None and (latest is None or latest.own_step is None):
+        if isinstance(own, PlannedCalls) and (found := own.to_explain()) is not None:
+            return found
+        if runner is not None:
             inputs = None if self.atomic is None else keras.utils.unpack_x_y_sample_weight(data)[0]
             return out_of_memory.step_by_nodes(model, runner.plan, inputs, model.optimizer, model.loss, self.mode)
-        if runner is None or latest is None:
-            plan, plans = layer_calls.plan_of(model), self._plans_by_calls(data)
-        else:
-            plan = runner.plan
-            plans = functools.partial(own_steps.plans_of, model, latest.own_step, xla=latest.mode == "xla")
+        plan, plans = layer_calls.plan_of(model), self._plans_by_calls(data)
         if plan is None or plans is None:
             return None  # Layers are recomputed one by one: there is no plan to explain.
         return out_of_memory.StepByPlan(model, plan, model.optimizer, functools.cache(plans))
@@ -163,9 +154,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
     def _plans_by_calls(self, data: Any) -> Callable[[], CallPlans] | None:
         """What makes plans by calls for the batch; None if its sizes are not known."""
         model, plan = self._model, layer_calls.plan_of(self._model)
-        own, mode = stand_in(model), "xla" if self.mode == "xla" else "graph"
-        if isinstance(own, FirstStep):
-            return own.plans
+        mode = "xla" if self.mode == "xla" else "graph"
         if not by_calls.applies_to(model):
             return None if plan is None else lambda: by_calls.plans_for(model, plan.batch_size, None, mode)
         return None if self.atomic is None else lambda: by_calls.plans_for(model, None, data, mode)
@@ -191,10 +180,10 @@ class _GuardedFit(out_of_memory.GuardedStep):
         if self._whole is not None and self._whole.latest is not None:
             self._whole.use(plan)
             return self._build()
-        if runner is None:
+        if isinstance(own, PlannedCalls) and plan.operations:
+            own.use(plan)
+        elif runner is None:
             layer_calls.ByCalls(self._model, plan).run()
-        elif runner is own:
+        else:
             runner.use(plan)
-        if isinstance(own, FirstCall | FirstStep):
-            own.replanned(plan, needed_bytes)
         stale_traces.renew(self._model, "on_oom='replan'", [self._model])

@@ -40,12 +40,20 @@ class TracePlans:
         request: What the user asks for.
         shapes: Of the tensors that a call gives it.
         may_correct: Whether real steps will be measured.
+        fixed_bytes: Of variables that a step holds. Default: of those that the trace reads or writes.
 
     Raises:
         InfeasibleBudgetError: If the least plan does not fit in the budget by its simulated peak.
     """
 
-    def __init__(self, trace: Trace, request: Request, shapes: Sequence[tf.TensorShape], may_correct: bool) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        request: Request,
+        shapes: Sequence[tf.TensorShape],
+        may_correct: bool,
+        fixed_bytes: int | None = None,
+    ) -> None:
         self.trace, self._request, self.rows = trace, request, rows_of(shapes)
         self.step_plans = StepPlans(trace.step)
         captured, taken = trace.function.captured_inputs, trace.function.graph.inputs
@@ -53,7 +61,8 @@ class TracePlans:
         tensors = [t for t in given if t.dtype != tf.resource]
         self.inputs = tuple(f"{t.dtype.name}{list(t.shape)}" if t.shape.rank else t.dtype.name for t in tensors)
         handles = [t for t in given if t.dtype == tf.resource]
-        self.variable_bytes = sum(private_api.held_bytes(t) for t in (*handles, *captured))
+        held = sum(private_api.held_bytes(t) for t in (*handles, *captured))
+        self.variable_bytes = held if fixed_bytes is None else fixed_bytes
         self.held_bytes = self.variable_bytes + sum(tensor_bytes(t, self.rows) for t in tensors)
         self.plain_bytes = self.held_bytes + self.step_plans.plain_bytes
         self.budget_bytes = self._budget()

@@ -15,11 +15,15 @@ import keras
 
 from tfgc._calls import names
 from tfgc._core.plan import Plan
-from tfgc._framework import keras_models, private_api, whole_steps
+from tfgc._errors import UnsupportedModelError
+from tfgc._framework import call_checks, keras_models, layer_settings, private_api, whole_steps
 from tfgc._pairs import joint
 from tfgc._pairs.code import Code
+from tfgc._pairs.reading import Reading
 from tfgc._pairs.recompute import Pairs
-from tfgc._replay import call_checks
+from tfgc._rewrite.order import ordered
+from tfgc._rewrite.recompute import Cut, recomputed
+from tfgc._step.step import HEAVY, Step
 from tfgc._tracing import functional_graphs
 from tfgc._training.segment_runner import Runner
 
@@ -45,10 +49,16 @@ class LayerCall:
     is_patched_call = True
 
     def __init__(self, layer: keras.Layer, selective: bool = False) -> None:
-        self._original = layer.call
+        self._layer, self._original = weakref.ref(layer), layer.call
         functools.update_wrapper(self, self._original)
         self._name = f"layer {layer.path or layer.name!r}"
-        self._pairs = Pairs(self._original, self._name, Code(layer))
+        self._pairs = Pairs(self._traced, self._name, Code(layer), _storing_products if selective else None)
+
+    def _traced(self, *args: Any, **kwargs: Any) -> Any:
+        made, layer = self._original(*args, **kwargs), self._layer()
+        if joint.is_here() and layer is not None and layer_settings.holds_tensors(layer):
+            raise UnsupportedModelError("it puts a tensor aside in an attribute, where others find it")
+        return made
 
     @property
     def obstacle(self) -> str | None:
@@ -62,6 +72,13 @@ class LayerCall:
         if call_checks.is_empty(args, kwargs):
             return self._original(*args, **kwargs)
         return self._pairs(*args, **kwargs)
+
+
+def _storing_products(reading: Reading, _: Any) -> tuple[Step, None]:
+    """The step that stores the results of dear products of a layer, and makes all else again."""
+    step = reading.trace.step
+    end = max((i for i in step.order if i < reading.start), default=-1)
+    return ordered(recomputed(step, [Cut(end, stores=HEAVY)])), None
 
 
 def replace_calls(model: keras.Model, layers: Sequence[keras.Layer], plan: Plan | None = None) -> None:

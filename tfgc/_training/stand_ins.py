@@ -13,8 +13,7 @@ from tfgc._planning import annotated, budgets, by_calls, estimates, step_plans
 from tfgc._planning.planner import Request
 from tfgc._tracing import functional_graphs
 from tfgc._training import layer_calls
-from tfgc._training.first_call import FirstCall
-from tfgc._training.first_step import FirstStep
+from tfgc._training.planned_calls import PlannedCalls
 from tfgc._training.segment_runner import Runner
 
 
@@ -27,18 +26,13 @@ def plan_later(model: keras.Model, request: Request, verbose: bool) -> None:
         if request.layers is not None or not step_plans.can_follow(request.strategy, request.options):
             by_calls.refuse(request.strategy, None, False, None, request.options)
         strategies.check_options(chosen, request.options, request.budget)
-        layer_calls.restore_calls(model)
-        first_step = FirstStep(model, request, verbose)
-        functional_graphs.replace_method(model, "call", first_step.call)
-        functional_graphs.replace_method(model, "train_step", first_step.train_step)
-        return
-    if not keras_models.runs_graph(model) or model.built:
+    elif not keras_models.runs_graph(model) or model.built:
         check_trainable(model)
     strategies.check_options(chosen, request.options, request.budget)
     layer_calls.restore_calls(model)
-    first_call = FirstCall(model, request, verbose)
-    functional_graphs.replace_method(model, "call", first_call.call)
-    functional_graphs.replace_method(model, "train_step", first_call.train_step)
+    calls = PlannedCalls(model, request, verbose)
+    functional_graphs.replace_method(model, "call", calls.call)
+    functional_graphs.replace_method(model, "train_step", calls.train_step)
 
 
 def check_trainable(model: keras.Model) -> None:
@@ -63,17 +57,16 @@ def check_segments(model: keras.Model, plan: Plan) -> None:
 def runner_of(model: keras.Model) -> Runner | None:
     """What runs the segments of an enabled model, in the call that came last if it has several plans; else None."""
     own = stand_in(model)
-    if isinstance(own, FirstCall):
-        made = own.latest_made  # looked up once: another thread may replace it
-        return made and made.runner
+    if isinstance(own, PlannedCalls):
+        return own.runner
     return own if isinstance(own, Runner) else None
 
 
 def promised_bytes(model: keras.Model) -> tuple[int | None, int | None]:
     """What the plan of an enabled model predicts for a step of `fit`, None where it does not know sizes; its budget."""
     own = stand_in(model)
-    made = own.latest if isinstance(own, FirstCall | FirstStep) else None
-    if isinstance(own, FirstCall) and made is not None:  # Of inputs of several sizes, the largest.
+    made = own.latest if isinstance(own, PlannedCalls) else None
+    if isinstance(own, PlannedCalls) and made is not None:  # Of inputs of several sizes, the largest.
         mode = made.mode
         made = max(own.plans.values(), key=lambda one: (one.mode == mode, one.predicted_bytes or 0))
     plan = own.plan if isinstance(own, Runner) else layer_calls.plan_of(model) if made is None else made.plan

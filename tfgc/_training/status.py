@@ -11,9 +11,8 @@ from tfgc._framework import keras_models, model_checks
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._tracing import functional_graphs
 from tfgc._training import layer_calls, peak_memory, plan_report, stale_traces
-from tfgc._training.first_call import FirstCall
-from tfgc._training.first_step import FirstStep
 from tfgc._training.layer_calls import LayerCall
+from tfgc._training.planned_calls import PlannedCalls
 from tfgc._training.segment_runner import Runner
 from tfgc._training.stand_ins import stand_in
 
@@ -143,9 +142,7 @@ def _of(call: Any, part: str) -> list[PlanStatus]:
     """What replaces the `call` of a part of the model."""
     if isinstance(call, Runner):
         return [_given(call.plan, part)]
-    if isinstance(call, FirstStep):
-        return [] if call.latest is None else [_made(call.latest, part)]
-    if not isinstance(call, FirstCall):
+    if not isinstance(call, PlannedCalls):
         return [PlanStatus(None, part, unchanged=call.obstacle if isinstance(call, LayerCall) else None)]
     return [_made(made, part, signature.sizes) for signature, made in call.plans.items()]
 

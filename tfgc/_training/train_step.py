@@ -10,10 +10,9 @@ import tensorflow as tf
 from tfgc import strategies
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, UnsupportedModelError, check_bool, check_int
-from tfgc._framework import keras_names, model_checks
+from tfgc._framework import call_checks, keras_names, model_checks
 from tfgc._planning import by_calls, planner
 from tfgc._planning.planner import Request
-from tfgc._replay import call_checks
 from tfgc._tracing import functional_graphs
 from tfgc._training import early_updates, out_of_memory
 from tfgc._training.atomic_step import AtomicStep

@@ -38,7 +38,7 @@ class WholeStep:
     """Runs a model's `train_step` by a plan of all that it does."""
 
     def __init__(self, model: keras.Model, request: Request, training: TrainingState, verbose: bool) -> None:
-        self._model, self._request, self._training, self._verbose = model, request, training, verbose
+        self._model, self.request, self._training, self._verbose = model, request, training, verbose
         self._plans: RecentlyUsed[Signature, TracePlans] = RecentlyUsed(_MOST_PLANS)
         self._again: set[Signature] = set()  # to be built again from what was traced
         self.made: RecentlyUsed[Signature, PlannedStep] = RecentlyUsed(_MOST_PLANS)
@@ -47,7 +47,7 @@ class WholeStep:
         self.latest: Signature | None = None  # None where the latest step ran otherwise
         if request.options and request.strategy is None:
             strategy = "optimal" if request.budget is None else "budget"
-            self._request = dataclasses.replace(request, strategy=strategy)
+            self.request = dataclasses.replace(request, strategy=strategy)
         self.is_off = request.layers is not None or not step_plans.can_follow(request.strategy, request.options)
 
     def applies(self, batch: Any) -> bool:
@@ -85,7 +85,7 @@ class WholeStep:
             def planned_by(request: Request) -> TracePlans:
                 return TracePlans(found, request, sizes, True)
 
-            plans = first_batch.in_share(planned_by, self._request, self.made.copy().values(), shapes)
+            plans = first_batch.in_share(planned_by, self.request, self.made.copy().values(), shapes)
             signature = self._signature(batch)  # a model without weights is built by then
             self._plans[signature] = plans
         self._again.discard(signature)
@@ -102,7 +102,7 @@ class WholeStep:
 
     def use(self, plan: Plan) -> None:
         """Run the latest step, and steps like it, by another plan, once it is built again."""
-        self._request = dataclasses.replace(self._request, less=plan)
+        self.request = dataclasses.replace(self.request, less=plan)
         if (plans := self.latest and self._plans.get(self.latest)) is not None:
             plans.use(plan)
         self.build_again()
@@ -157,11 +157,11 @@ def _planned(plans: TracePlans, seconds: float, shapes: Any) -> PlannedStep:
     made = plans.plan
     return PlannedStep(
         plans.described(), "graph", plans.rows, plans.needed_bytes, plans.plain_bytes, made.overhead, seconds,
-        _why_unchanged(plans), shapes=shapes, is_asked_for=plans.is_asked_for,
+        why_unchanged(plans), shapes=shapes, is_asked_for=plans.is_asked_for,
     )  # fmt: skip
 
 
-def _why_unchanged(plans: TracePlans) -> str | None:
+def why_unchanged(plans: TracePlans) -> str | None:
     """Why the step runs as it is, and what would help, unless a budget or strategy says how; None if it does not."""
     if not plans.plan.unchanged or plans.is_asked_for:
         return plans.plan.unchanged or None

@@ -20,8 +20,7 @@ from tfgc._calls import names
 from tfgc._core.modes import MODES
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_int, did_you_mean
-from tfgc._framework import keras_models, model_checks, private_api
-from tfgc._replay import call_checks
+from tfgc._framework import call_checks, keras_models, model_checks, private_api
 from tfgc._tracing import example_sizes, keras_graph
 from tfgc._training import enable, layer_calls, layer_selectors
 from tfgc._training.layer_selectors import Selector

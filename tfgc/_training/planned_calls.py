@@ -1,0 +1,216 @@
+"""A model that plans when it is first trained: its `train_step` as a whole, or each kind of call of it as a pair.
+
+Then all that a plan depends on is there to be seen: sizes, batch, mode, what trains, and the memory that is free. A
+strategy that names layers plans the layers of the model.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfgc._calls import tracing
+from tfgc._calls.tracing import Arguments
+from tfgc._core.plan import Plan
+from tfgc._core.recently_used import RecentlyUsed
+from tfgc._errors import OptionError
+from tfgc._framework import call_checks, fit_loop, keras_models, whole_steps
+from tfgc._pairs.pair import Shapes
+from tfgc._pairs.reading import Reading
+from tfgc._pairs.recompute import Pairs
+from tfgc._planning import batch_specs, budgets, first_batch, step_plans
+from tfgc._planning.batch_specs import Signature
+from tfgc._planning.first_batch import PlannedStep
+from tfgc._planning.planner import Request
+from tfgc._step.step import Step
+from tfgc._tracing import example_sizes
+from tfgc._training import function_trace, layer_calls, out_of_memory, plan_report
+from tfgc._training.function_plans import TracePlans
+from tfgc._training.segment_runner import Runner
+from tfgc._training.training_state import TrainingState
+from tfgc._training.whole_step import PART, WholeStep, why_unchanged
+
+# Plans that a model keeps, of those that were used last.
+_MOST_PLANS = 8
+_OPEN = (
+    "budget={!r}: the step is traced without a batch size, so its bytes are not known. Fix it in the data, with "
+    "dataset.batch(n, drop_remainder=True), or call the model on a batch once before"
+)
+
+
+class PlannedCalls:
+    """Replaces `call` and `train_step` of an enabled model until it is disabled.
+
+    Attributes:
+        whole: What runs its `train_step` as a whole.
+        has_budget: Whether a budget says how it is planned.
+        note: Why it trains as before although it is enabled; None if no step has shown that.
+        runner: What ran the latest call by a plan of layers, or None.
+    """
+
+    def __init__(self, model: keras.Model, request: Request, verbose: bool) -> None:
+        self._model, self._verbose = model, verbose
+        self._training = TrainingState(model)
+        self._call: Callable = model.call
+        self._train_step: Callable = model.train_step
+        self.has_budget = request.budget is not None
+        self.whole = WholeStep(model, request, self._training, verbose)
+        self._request = self.whole.request
+        self._made: RecentlyUsed[Signature, _Planned] = RecentlyUsed(_MOST_PLANS)
+        self._latest: Signature | None = None
+        self._pairs = Pairs(
+            self._call, model.name, plan=self._plan, is_bounded=self.has_budget, otherwise=self._by_parts
+        )
+        self._is_in_parts = False
+        self._names_layers = request.layers is not None or not step_plans.can_follow(request.strategy, request.options)
+        self._rows: int | None = None
+        self.note: str | None = None
+
+    @property
+    def plans(self) -> dict[Signature, PlannedStep]:
+        """The plans that were made, by signature."""
+        return {key: planned.step for key, planned in self._made.copy().items()} | self.whole.made.copy()
+
+    @property
+    def latest(self) -> PlannedStep | None:
+        """The plan of the latest call or step; None before the first one."""
+        return None if self._latest is None else self.plans.get(self._latest)
+
+    @property
+    def runner(self) -> Runner | None:
+        """What ran the latest call, if a plan of layers did."""
+        found = None if self._latest is None else self._made.get(self._latest)
+        return found and found.runner
+
+    def to_explain(self) -> out_of_memory.StepByPlan | None:
+        """The latest step as its plan sees it, to say why it ran out of memory."""
+        if self.whole.latest is not None:
+            return self.whole.to_explain()
+        found = None if self._latest is None else self._made.get(self._latest)
+        if found is None or found.plans is None:
+            return None
+        return out_of_memory.step_as_a_whole(self._model, getattr(self._model, "optimizer", None), found.plans)
+
+    def use(self, plan: Plan) -> None:
+        """Run the latest call, and calls like it, by another plan."""
+        self._request = dataclasses.replace(self._request, less=plan)
+        self._pairs.forget()
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Replace the model's `call`; those that do not train run the original."""
+        self.note = PART if whole_steps.is_here() else self.note
+        if not plan_report.may_plan(kwargs.get("training")) or call_checks.is_empty(args, kwargs):
+            return self._call(*args, **kwargs)
+        call_checks.refuse_tf1_graph(f"the enabled {self._model.name!r}")
+        flat = [t for t in tf.nest.flatten((args, kwargs)) if tf.is_tensor(t)]
+        if any(t.shape.rank and t.shape[0] is None for t in flat):
+            self._rows = fit_loop.batch_size()
+        if self._names_layers:
+            return self._by_layers(args, kwargs)
+        made, pair = self._pairs.run(args, kwargs)
+        if pair is not None and pair.directions.planned is not None:
+            self._note(pair.directions.planned, self._signature(args, kwargs))
+        return made
+
+    def train_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Replace the model's `train_step`, which is planned as a whole where that is traced in a graph."""
+        is_part = len(args) + len(kwargs) != 1 or whole_steps.is_part()
+        if is_part or not self.whole.applies((*args, *kwargs.values())):
+            return self._train_step(*args, **kwargs)
+        logs = self.whole.run(self._train_step, *args, *kwargs.values())
+        self._latest = self.whole.latest
+        return logs
+
+    call.is_patched_call = train_step.is_patched_call = True
+
+    def _by_parts(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a call whose code cannot be traced, with each layer that the model holds as a pair of its own."""
+        if not self._is_in_parts:
+            self._is_in_parts = True
+            parts = keras_models.held_layers(self._model)
+            layer_calls.replace_calls(self._model, [part for part in parts if part.weights])
+        return self._call(*args, **kwargs)
+
+    def _signature(self, args: tuple, kwargs: dict[str, Any]) -> Signature:
+        flat = tf.nest.flatten((args, kwargs), expand_composites=True)
+        flat = [t for t in flat if (tf.is_tensor(t) or isinstance(t, np.ndarray)) and tf.TensorShape(t.shape).rank]
+        self._training.look()
+        mode, policy = plan_report.mode_of_call(), self._model.dtype_policy.name
+        return Signature(batch_specs.sizes_of(flat), mode, policy, training=self._training.now)
+
+    def _note(self, planned: "_Planned", signature: Signature) -> None:
+        """Note by which plan a call runs, and say so where it is a new one."""
+        planned.step = dataclasses.replace(planned.step, mode=signature.mode)
+        self._latest, self._made[signature] = signature, planned
+        if not planned.is_reported:
+            planned.is_reported = True
+            plan_report.report(self._model.name, planned.step, verbose=self._verbose)
+
+    def _plan(self, reading: Reading, shapes: Shapes) -> "tuple[Step, _Planned]":
+        """The step that runs of the trace of a call, and what is said of it."""
+        start, trace = time.perf_counter(), reading.trace
+        sizes = [self._filled(tf.TensorShape(shape)) for shape in shapes]
+        taken = trace.function.graph.inputs[: reading.count]
+        if not all(t.shape.is_fully_defined() for t in taken):
+            if self.has_budget and not all(size.is_fully_defined() for size in sizes):
+                raise OptionError(_OPEN.format(self._request.budget))
+            trace = trace.counting(function_trace.rows_of(sizes), sizes)
+        plans = TracePlans(trace, self._request, sizes, False, budgets.fixed_bytes(self._model))
+        step = PlannedStep(
+            plans.described(), "graph", plans.rows, plans.needed_bytes, plans.plain_bytes, plans.plan.overhead,
+            time.perf_counter() - start, why_unchanged(plans), shapes=shapes, is_asked_for=plans.is_asked_for,
+        )  # fmt: skip
+        return plans.plan.step, _Planned(step, plans)
+
+    def _filled(self, shape: tf.TensorShape) -> tf.TensorShape:
+        """A shape with the batch of `fit`, where its own is open."""
+        if not shape.rank or shape[0] is not None:
+            return shape
+        return tf.TensorShape([self._rows, *shape[1:]])
+
+    def _by_layers(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Run a call by a plan of the model's layers."""
+        signature = self._signature(args, kwargs)
+        shapes = batch_specs.shapes_in((args, kwargs), lambda: self._rows)
+        planned = self._made.get(signature)
+        if planned is None or not planned.step.holds_for(shapes, self._request.budget):
+            planned = plan_report.planned(
+                self._model, lambda: self._planned_layers(args, kwargs, signature), verbose=self._verbose
+            )
+            planned.step = dataclasses.replace(planned.step, shapes=shapes)
+        self._note(planned, signature)
+        if planned.runner is not None:
+            return planned.runner.call(*args, **kwargs)
+        layer_calls.run_by(self._model, planned.by_calls)
+        return self._call(*args, **kwargs)
+
+    def _planned_layers(self, args: tuple, kwargs: dict[str, Any], signature: Signature) -> "_Planned":
+        def specs(values: Any) -> Any:
+            return tf.nest.map_structure(lambda t: tracing.spec(t, self._rows) if tf.is_tensor(t) else t, values)
+
+        if self._request.layers is not None or not keras_models.has_graph(self._model):
+            example = Arguments(*specs((args, kwargs)))
+            step = first_batch.plan_step_by_calls(self._model, example, signature.mode, self._request)
+        else:
+            inputs = specs(example_sizes.as_declared(self._model, args[0] if args else kwargs["inputs"]))
+            step = first_batch.plan_step(self._model, inputs, signature.mode, self._request)
+        if step.unchanged is not None:
+            return _Planned(step)
+        if step.plan.calls:
+            return _Planned(step, by_calls=layer_calls.ByCalls(self._model, step.plan))
+        return _Planned(step, runner=Runner(self._model, step.plan))
+
+
+@dataclasses.dataclass(eq=False)
+class _Planned:
+    """What was planned for a kind of call: a step, or layers and what runs them."""
+
+    step: PlannedStep
+    plans: TracePlans | None = None
+    runner: Runner | None = None
+    by_calls: layer_calls.ByCalls | None = None
+    is_reported: bool = False
