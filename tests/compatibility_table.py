@@ -16,7 +16,7 @@ from models import Counter
 
 L = keras.layers
 MODES = {
-    "eager": "your own loop, op by op (`compile_segments=False`)",
+    "eager": "your own loop, with TensorFlow's graph optimizer off",
     "compiled": "your own loop, eager calls",
     "graph": "your own loop in `tf.function`",
     "XLA": "your own loop in `tf.function(jit_compile=True)`",

@@ -1,11 +1,10 @@
 """Train the same model plainly and with tfgc, and judge whether the steps are equal.
 
-Uncompiled eager steps must give bit-equal losses, states and gradients.
-Compiled segments and whole-step graphs are compared with the plain step in
-`tf.function`, each gradient within `tol` of its norm.
+All is compared with the plain step in `tf.function`. In mode "eager" a loop runs with TensorFlow's graph optimizer off
+(`conftest.py`) and gives the same bits; in "compiled", which is such a loop, and in "graph" each gradient is within
+`tol` of its norm.
 """
 
-import contextlib
 from typing import NamedTuple
 
 import keras
@@ -202,11 +201,11 @@ def worst(plain, other):
 _PLAIN = {}
 
 
-def plain_steps(build, x, y, off=False, **settings):
+def plain_steps(build, x, y, **settings):
     """`train` of a freshly built plain model, remembered: several tests are compared with one record."""
     arrays = [np.asarray(t) for t in tf.nest.flatten((x, y), expand_composites=True)]
     data = tuple((a.dtype.str, a.shape, a.tobytes()) for a in arrays)
-    key = build, data, off, keras.config.dtype_policy().name, tuple(sorted(settings.items()))
+    key = build, data, graph_optimizer.is_off(), keras.config.dtype_policy().name, tuple(sorted(settings.items()))
     if key not in _PLAIN:
         if len(_PLAIN) == 50:
             del _PLAIN[next(iter(_PLAIN))]
@@ -216,11 +215,10 @@ def plain_steps(build, x, y, off=False, **settings):
 
 def check_enabled(build, x, y, mode, *, segments=None, policy="float32", allowed=0.0, **settings):
     """Plain against enabled, both freshly built from the same seed."""
-    graph = mode != "eager"
-    plain = plain_steps(build, x, y, graph=graph, **settings)
+    plain = plain_steps(build, x, y, graph=True, **settings)
     model = fresh(build)
     plan = tfgc.plan(model, strategy="uniform", segments=segments)
-    tfgc.enable(model, plan, compile_segments=mode == "compiled")
+    tfgc.enable(model, plan)
     ours = train(model, x, y, graph=mode == "graph", **settings)
     assert_equal(plain, ours, exact=mode == "eager", policy=policy, allowed=allowed)
     return model
@@ -228,10 +226,9 @@ def check_enabled(build, x, y, mode, *, segments=None, policy="float32", allowed
 
 def check_recomputed(build, x, y, mode, *, policy="float32", allowed=0.0, **settings):
     """Plain in a graph against the whole model as one recomputed function, bits with the graph optimizer off."""
-    with graph_optimizer.off() if mode == "eager" else contextlib.nullcontext():
-        plain = plain_steps(build, x, y, graph=True, off=mode == "eager", **settings)
-        model = fresh(build)
-        ours = train(model, x, y, graph=mode == "graph", call=tfgc.recompute(model), **settings)
+    plain = plain_steps(build, x, y, graph=True, **settings)
+    model = fresh(build)
+    ours = train(model, x, y, graph=mode == "graph", call=tfgc.recompute(model), **settings)
     assert_equal(plain, ours, exact=mode == "eager", policy=policy, allowed=allowed)
     return model
 
@@ -257,10 +254,10 @@ def assert_trains_alike(build, enable, x, y, mode):
     A gradient of a key's bias is zero but for rounding: what plain modes differ by is allowed.
     """
     graph = {"graph": mode in ("graph", "xla"), "jit_compile": mode == "xla"}
-    plain = plain_steps(build, x, y, graph=mode != "eager", jit_compile=mode == "xla")
+    plain = plain_steps(build, x, y, graph=True, jit_compile=mode == "xla")
     spread = [plain_steps(build, x, y, graph=mode == "eager")]
     model = fresh(build)
-    enable(model, compile_segments=mode == "compiled")
+    enable(model)
     assert_equal(plain, train(model, x, y, **graph), exact=False, spread=spread)
 
 

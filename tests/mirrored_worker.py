@@ -100,7 +100,7 @@ def enabled(model):
 
 
 def uncompiled(model):
-    tfgc.enable(model, plan(model), compile_segments=False)
+    tfgc.enable(model, plan(model))
 
 
 def chosen(model):
@@ -135,6 +135,8 @@ CASES = {
     "graph, nested": (network, "float32", "graph", "graph", nested),
     "graph, layers": (branching, "float32", "graph", "graph", chosen),
     "graph, recompute": (network, "float32", "graph", "graph", recomputed),
+    "recompute, plain variable": (scaled, "float32", "graph", "eager", recomputed),
+    "recompute, synchronized": (synchronized, "float32", "graph", "graph", recomputed),
     "fit": (network, "float32", "fit", "fit", enabled),
     "fit, planned at the first call": (network, "float32", "fit", "fit", at_first),
     "fit, planned by calls": (Called, "float32", "fit", "fit", at_first),

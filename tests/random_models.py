@@ -479,19 +479,18 @@ def _loss(losses):
 
 def _switched(model, way, batch, mode, rng, x):
     """Let a model run by a plan, and return what to call."""
-    options = {"compile_segments": mode == "compiled", "verbose": 0}
     if way == "recompute":
         return tfgc.recompute(model)
     if way == "whole":
         plan = tfgc.plan(model, example=(x,)) if rng.random() < 0.5 else None
-        return tfgc.enable(model, plan, **options)
+        return tfgc.enable(model, plan, verbose=0)
     if way == "layers":
         layers = [layer for layer in model.layers if not isinstance(layer, L.InputLayer)]
-        return tfgc.enable(model, layers=rng.sample(layers, rng.randint(1, len(layers))), **options)
+        return tfgc.enable(model, layers=rng.sample(layers, rng.randint(1, len(layers))), verbose=0)
     if way == "first call":
-        return tfgc.enable(model, strategy=rng.choice(["uniform", "optimal", "sqrt"]), **options)
+        return tfgc.enable(model, strategy=rng.choice(["uniform", "optimal", "sqrt"]), verbose=0)
     if way == "slices":
-        return tfgc.enable(model, _sliced(model, batch, rng, mode == "xla"), **options)
+        return tfgc.enable(model, _sliced(model, batch, rng, mode == "xla"), verbose=0)
     if way == "random cuts":
         program = keras_graph.Program(model)
         nodes = program.graph.nodes
@@ -499,8 +498,8 @@ def _switched(model, way, batch, mode, rng, x):
         pieces = _cut(rng, 0, len(nodes), likely)
         store = random.Random(len(nodes))  # Draws of its own, so that seeds go on to make the same models.
         pieces = [(a, b, "selective" if how == "recompute" and store.random() < 0.5 else how) for a, b, how in pieces]
-        return tfgc.enable(model, Plan.from_pieces(program.graph, pieces, strategy="random"), **options)
-    return tfgc.enable(model, _planned(model, way, batch, rng), **options)
+        return tfgc.enable(model, Plan.from_pieces(program.graph, pieces, strategy="random"), verbose=0)
+    return tfgc.enable(model, _planned(model, way, batch, rng), verbose=0)
 
 
 def _planned(model, strategy, batch, rng):

@@ -1,10 +1,12 @@
 """What replays consist of, and the gradients of their gradients."""
 
 import collections
+import functools
 
 import tensorflow as tf
 
 import tfgc
+from tfgc._pairs.backward import Backward
 from tfgc._replay import copied_traces, forward_backward
 
 
@@ -12,12 +14,14 @@ def note_replays(note, replace=setattr):
     """Call `note` with each segment that runs again, or is traced to do so, from now on."""
 
     def noting(backward):
+        @functools.wraps(backward)
         def noted(piece, *arguments):
             note(piece)
             return backward(piece, *arguments)
 
         return noted
 
+    replace(Backward, "__call__", noting(Backward.__call__))
     for kind in (forward_backward.Recomputation, copied_traces.CopiedRecomputation):
         replace(kind, "backward", noting(kind.backward))
 

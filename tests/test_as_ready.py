@@ -11,12 +11,11 @@ import tensorflow as tf
 from equality import TOLERANCE, assert_same, fresh, in_turn, mostly, noise
 
 import tfgc
-from tfgc._training import segment_runner
 
 L, optimizers = keras.layers, keras.optimizers
 X, IDS = noise(12, 6), tf.constant(np.random.default_rng(3).integers(0, 9, (12, 5)))
 Y = noise(12, 3, seed=2)
-MODES = ("op by op", "compiled", "graph")
+MODES = ("compiled", "graph")
 
 
 def dense():
@@ -95,11 +94,8 @@ def states(optimizer, build, mode, *, when, x=X, segments=3, steps=3):
 @pytest.fixture
 def check(monkeypatch):
     def checked(optimizer, build, mode, **settings):
-        if mode == "op by op":
-            runner = functools.partial(segment_runner.Runner, compile_segments=False)
-            monkeypatch.setattr("tfgc._training.train_step.Runner", runner)
         plain, ours = (states(optimizer, build, mode, when=when, **settings) for when in ("at_end", "as_ready"))
-        assert_same(plain, ours, 0.0 if mode == "op by op" else TOLERANCE["float32"], mode)
+        assert_same(plain, ours, TOLERANCE["float32"], mode)
         moved = [name for name in plain[0] if "kernel" in name and (plain[0][name] != plain[-1][name]).any()]
         assert moved, "nothing is proved"
 

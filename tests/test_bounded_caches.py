@@ -223,13 +223,12 @@ def test_a_setting_that_changes_at_each_step_keeps_few_steps(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("compiled", [False, True], ids=["op by op", "compiled"])
-def test_thousands_of_steps_with_fifty_shapes(compiled):
+def test_thousands_of_steps_with_fifty_shapes():
     """Caches are as long after 5,000 steps as after 2,500, and of ten steps between not one object stays.
 
     That is no share of all objects: how many there are depends on the tests before.
     """
-    model = tfgc.enable(fresh(text), strategy="uniform", segments=2, compile_segments=compiled, verbose=0)
+    model = tfgc.enable(fresh(text), strategy="uniform", segments=2, verbose=0)
     power = tfgc.recompute(lambda x, n: x * n)
     counts, sizes = [], []
     for i in range(5000):

@@ -181,12 +181,12 @@ def test_a_model_may_return_more_than_tensors():
 def test_models_without_a_graph_train_by_a_plan_as_plainly(case, mode):
     build, x = CASES[case]
     y = [noise(batch_of(x), 4, seed=2)]
-    plain = plain_steps(build, x, y, graph=mode != "eager", lr=0.01)
+    plain = plain_steps(build, x, y, graph=True, lr=0.01)
     model = fresh(build)
     plan = tfgc.plan(model, example=x)
     assert plan.recomputed_layers
     assert plan.outlook.peak_bytes < plan.outlook.plain_bytes
-    tfgc.enable(model, tfgc.Plan.from_json(plan.to_json()), compile_segments=mode == "compiled")
+    tfgc.enable(model, tfgc.Plan.from_json(plan.to_json()))
     ours = train(model, x, y, graph=mode == "graph", lr=0.01)
     # The gradient of a weight whose layer is called twice, and of what a normalization reads several times beside its
     # residual, is summed in another order.

@@ -113,8 +113,8 @@ def before_and_after(build, change, mode, enabled):
     """A step, a change, and a step in another trace."""
     model = fresh(build)
     if enabled:
-        tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
-    graph = mode == "graph" if enabled else mode != "eager"
+        tfgc.enable(model, strategy="uniform")
+    graph = mode == "graph" or not enabled
     record = train(model, X, [X], graph=graph, steps=1)
     keras.utils.set_random_seed(5)
     change(model)
@@ -277,10 +277,10 @@ def test_a_subclassed_model_gets_another_layer(change, mode):
     def run(enabled):
         model = fresh(Tower)
         if enabled:
-            tfgc.enable(model, layers=["block_0", "block_1"], compile_segments=mode == "compiled")
+            tfgc.enable(model, layers=["block_0", "block_1"])
         change(model)
         model(X)
-        graph = mode == "graph" if enabled else mode != "eager"
+        graph = mode == "graph" or not enabled
         return train(model, X, [X], graph=graph, steps=1)
 
     assert_equal(run(False), run(True), exact=mode == "eager")
@@ -305,7 +305,7 @@ def test_a_layer_inside_of_a_layer_is_exchanged(how, mode):
         return keras.Sequential([keras.Input((6,)), L.Dense(6), Pair(name="pair"), L.Dense(6), L.Dense(6)])
 
     model = fresh(build)
-    tfgc.enable(model, **how, compile_segments=mode == "compiled")
+    tfgc.enable(model, **how)
     model(X, training=True)
     pair = model.get_layer("pair")
     pair.inside[0], pair.inside[1] = pair.inside[1], pair.inside[0]
@@ -454,7 +454,7 @@ def test_a_shared_layer_is_set_otherwise_for_each_call_of_a_step(how, mode):
         model(X)
         if enabled:
             chosen = {"layers": ["block"]} if how == "layers" else {}
-            tfgc.enable(model, **chosen, compile_segments=mode == "compiled", verbose=0)
+            tfgc.enable(model, **chosen, verbose=0)
         graph = mode in ("graph", "xla") or (mode == "compiled" and not enabled)
         return train(model, X, [X], graph=graph, jit_compile=mode == "xla" or None, steps=2)
 
@@ -472,7 +472,7 @@ def test_a_layer_is_frozen_before_gradients_are_asked_for(mode):
     def gradient(enabled):
         model = fresh(build)
         if enabled:
-            tfgc.enable(model, layers=["norm"], compile_segments=mode == "compiled")
+            tfgc.enable(model, layers=["norm"])
 
         def step():
             with tf.GradientTape() as tape:
@@ -606,8 +606,8 @@ def test_a_layer_holds_a_table_whose_keys_cannot_be_sorted(how, mode):
         model = fresh(build)
         if enabled:
             chosen = {"layers": Looking} if how == "layers" else {"strategy": "optimal"}
-            tfgc.enable(model, **chosen, compile_segments=mode == "compiled", verbose=0)
-        graph = mode == "graph" if enabled else mode != "eager"
+            tfgc.enable(model, **chosen, verbose=0)
+        graph = mode == "graph" or not enabled
         return train(model, X, [X], graph=graph, steps=1)
 
     assert_equal(run(False), run(True), exact=mode == "eager")
@@ -868,9 +868,9 @@ def test_an_optional_input_is_none_and_then_is_not(mode):
     def run(enabled):
         model = fresh(with_optional_input)
         if enabled and mode != "step":
-            tfgc.enable(model, plan(model), compile_segments=mode == "compiled")
+            tfgc.enable(model, plan(model))
         if mode in ("eager", "compiled", "graph"):
-            graph = mode == "graph" if enabled else mode != "eager"
+            graph = mode == "graph" or not enabled
             return [step for x in given for step in train(model, x, [X], graph=graph, steps=1)]
         model.compile("sgd", "mse")
         losses = []

@@ -33,7 +33,7 @@ def crossings():
 def enabled(row, mode):
     model = fresh(row.build)
     plan = tfgc.plan(model, strategy="uniform", segments=3)
-    return tfgc.enable(model, plan, compile_segments=mode not in ("eager", "fit, eager"))
+    return tfgc.enable(model, plan)
 
 
 def first_batch(x):

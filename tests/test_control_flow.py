@@ -302,7 +302,7 @@ def test_state_written_inside_of_a_branch_is_kept_with_a_warning(mode):
     def run(enabled):
         model = fresh(build)
         if enabled:
-            tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
+            tfgc.enable(model, strategy="uniform")
         return train(model, X, [noise(4, 4)], graph=mode == "graph" or (mode == "compiled" and not enabled))
 
     plain = run(False)

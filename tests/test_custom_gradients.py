@@ -167,7 +167,7 @@ def gradients_with(layer, mode, enabled):
         every = dataclasses.replace(
             every, segments=tuple(dataclasses.replace(s, mode="recompute") for s in every.segments)
         )
-        tfgc.enable(model, every, compile_segments=mode == "compiled")
+        tfgc.enable(model, every)
 
     def step():
         with tf.GradientTape() as tape:

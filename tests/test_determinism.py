@@ -31,7 +31,7 @@ def steps(mode, recomputed):
     """What 20 steps of a new model show, as arrays."""
     model = fresh(network)
     if recomputed:
-        tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=4), compile_segments=mode != "eager")
+        tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=4))
     if mode == "fit":
         model.compile(keras.optimizers.Adam(0.01), "mse")
         data = tf.data.Dataset.from_tensor_slices((tf.tile(X, (5, 1, 1, 1)), tf.tile(Y[0], (5, 1)))).shuffle(80, seed=3)

@@ -23,7 +23,8 @@ def run(*command):
 
 pytestmark = pytest.mark.gate
 FAST = (
-    "compiled, plain variable", "graph", "fit", "fit, planned at the first call", "synchronized", "naive",
+    "graph, recompute", "recompute, plain variable", "graph", "fit", "fit, planned at the first call", "synchronized",
+    "recompute, synchronized", "naive",
 )  # fmt: skip
 
 
@@ -42,7 +43,7 @@ def found(name):
 EQUAL = [
     pytest.param(name, marks=[] if name in FAST else pytest.mark.slow)
     for name in mirrored_worker.CASES
-    if name not in ("synchronized", "naive")
+    if "synchronized" not in name and name != "naive"
 ]
 
 
@@ -60,13 +61,20 @@ def test_the_comparison_sees_a_second_run_that_draws_other_numbers():
     assert found("naive")["weights"] > 1e-2
 
 
-def test_what_devices_compute_together_is_kept_with_a_warning():
+@pytest.mark.parametrize(
+    ("name", "count", "reason"),
+    [
+        ("synchronized", 2, "cannot be run twice"),
+        ("recompute, synchronized", 1, "replicas of a tf.distribute.Strategy wait for one another in it"),
+    ],
+)
+def test_what_devices_compute_together_is_kept_with_a_warning(name, count, reason):
     """TensorFlow refuses to trace a sum over replicas inside of another function."""
-    case = found("synchronized")
+    case = found(name)
     assert max(case["weights"], case["states"], case["losses"]) <= 1e-5
     assert case["replays"] == 0
-    assert all("cannot be run twice" in message for message in case["warnings"])
-    assert len(case["warnings"]) == 2
+    assert all(reason in message for message in case["warnings"])
+    assert len(case["warnings"]) == count
 
 
 @pytest.fixture(scope="module")

@@ -91,18 +91,18 @@ def crossings():
 def test_gradients_with_what_was_drawn(layer, way, mode):
     build, x, y = model_with(LAYERS[layer]), noise(8, 4), [noise(8, 4, seed=2)]
     # TensorFlow seeds an eager operation and one in a graph alike only if both have a seed of their own.
-    plain = train(fresh(build), x, y, graph=mode != "eager")
+    plain = train(fresh(build), x, y, graph=True)
     model = fresh(build)
     call = model
     if way == "enable":
         plan = tfgc.plan(model, strategy="uniform", segments=3)
         assert plan.segments[0].mode == "recompute"
-        tfgc.enable(model, plan, compile_segments=mode == "compiled")
+        tfgc.enable(model, plan)
     elif way == "nested":
-        tfgc.enable(model, nested_plan(model), compile_segments=mode == "compiled")
+        tfgc.enable(model, nested_plan(model))
     elif way == "layers":
         chosen = [part for part in model.layers if isinstance(part, LAYERS[layer])]
-        tfgc.enable(model, layers=chosen, compile_segments=mode == "compiled")
+        tfgc.enable(model, layers=chosen)
     else:
         call = tfgc.recompute(model)
         mode = "graph" if mode == "compiled" else mode
@@ -115,9 +115,9 @@ def test_gradients_with_what_was_drawn(layer, way, mode):
 def test_gradients_while_numbers_are_checked(layer, mode):
     """TensorFlow's checks read what was drawn, in the replay what stands in its place."""
     build, x, y = model_with(layer), noise(8, 4), [noise(8, 4, seed=2)]
-    plain = train(fresh(build), x, y, graph=mode != "eager")
+    plain = train(fresh(build), x, y, graph=True)
     model = fresh(build)
-    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=3), compile_segments=mode == "compiled")
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=3))
     tf.debugging.enable_check_numerics()
     try:
         checked = train(model, x, y, graph=mode == "graph")
@@ -149,7 +149,7 @@ def test_a_seed_starts_the_draws_of_operations_anew():
 def test_the_stream_goes_on_as_without_tfgc(mode):
     """A replay that drew again would leave the generator further on."""
     model = fresh(model_with(Generated))
-    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=3), compile_segments=mode == "compiled")
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=3))
     train(model, noise(8, 4), [noise(8, 4, seed=2)], graph=mode == "graph")
     plain = fresh(model_with(Generated))
     train(plain, noise(8, 4), [noise(8, 4, seed=2)], graph=mode == "graph")
@@ -161,7 +161,7 @@ def test_the_stream_goes_on_as_without_tfgc(mode):
 @pytest.mark.parametrize("mode", mostly("compiled"))
 def test_large_draws_keep_their_layer(mode):
     model = fresh(model_with(Large))
-    tfgc.enable(model, layers=[model.layers[1]], compile_segments=mode == "compiled")
+    tfgc.enable(model, layers=[model.layers[1]])
     with pytest.warns(tfgc.NotReplayableWarning, match="RandomUniform.* too large to be stored"):
         ours = train(model, noise(8, 4), [noise(8, 4, seed=2)], graph=mode == "graph")
     # A layer that is kept runs op by op in an eager loop, where TensorFlow seeds its draws otherwise than in graphs.

@@ -67,7 +67,7 @@ def step_of(model, mode):
 def enabled(mode):
     model = fresh(trapped)
     plan = tfgc.plan(model, strategy="uniform", segments=BLOCKS)
-    return tfgc.enable(model, plan, compile_segments=mode == "compiled"), plan
+    return tfgc.enable(model, plan), plan
 
 
 def results(step, model):

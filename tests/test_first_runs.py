@@ -52,13 +52,12 @@ def subclassed(count=4):
     return model
 
 
-def each(model, **options):
-    return tfgc.enable(model, tfgc.plan(model, BATCH, strategy="uniform", segments=5), **options)
+def each(model):
+    return tfgc.enable(model, tfgc.plan(model, BATCH, strategy="uniform", segments=5))
 
 
 WAYS = {
     "segments": (deep, each),
-    "compared": (deep, lambda model: each(model, check_replay=True)),
     "calls": (subclassed, lambda model: tfgc.enable(model, layers=Wide)),
 }
 

@@ -127,7 +127,7 @@ def fit_disabled_in_between(model, arguments, again):
     tfgc.disable(model)
     losses += fit_once(model, arguments, again)["loss"]
     if runner is not None:
-        tfgc.enable(model, runner.__self__.plan, compile_segments=False)
+        tfgc.enable(model, runner.__self__.plan)
     return {"loss": losses + fit_once(model, arguments, again)["loss"]}
 
 
@@ -209,7 +209,7 @@ class Mode(NamedTuple):
 
 MODES = {
     "graph": Mode({}, {}, {}),
-    "eager": Mode({"run_eagerly": True}, {"run_eagerly": True}, {"compile_segments": False}, exact=True),
+    "eager": Mode({"run_eagerly": True}, {}, {}, exact=True),
     "compiled segments": Mode({"run_eagerly": True}, {}, {}),
     "xla": Mode({"jit_compile": True}, {"jit_compile": True}, {}),
     "loop": Mode({"steps_per_execution": 4}, {"steps_per_execution": 4}, {}),
@@ -492,7 +492,7 @@ def trained(enabled):
     model = fresh(net)
     text = tfgc.plan(model, strategy="uniform", segments=3).to_json()
     if enabled:
-        tfgc.enable(model, tfgc.Plan.from_json(text), compile_segments=False)
+        tfgc.enable(model, tfgc.Plan.from_json(text))
     compiled(model).fit(X, Y, batch_size=8, verbose=0)
     return model, text
 
@@ -650,7 +650,7 @@ def test_what_is_read_is_enabled_by_the_plan_file_and_trains_on(name, pair, tmp_
         other = reader.read(model, folder)
         assert "call" not in vars(other)
         if enabled:
-            tfgc.enable(other, tfgc.Plan.from_json(text), compile_segments=False)
+            tfgc.enable(other, tfgc.Plan.from_json(text))
         other.run_eagerly = True
         with contextlib.nullcontext() if reader.refused is None else pytest.raises(ValueError, match=reader.refused):
             history = other.fit(X, Y, batch_size=8, verbose=0).history

@@ -71,10 +71,10 @@ def test_such_a_layer_recomputed_alone(mode):
     x = noise(2, *shape)
     y = [noise(2, 2, 2, 2, 4, seed=2)]
     build = convolutions(layer, shape)
-    plain = train(fresh(build), x, y, graph=mode != "eager", steps=1)
+    plain = train(fresh(build), x, y, graph=True, steps=1)
     model = fresh(build)
     chosen = [layer for layer in model.layers if isinstance(layer, keras.layers.Conv3D)]
-    tfgc.enable(model, layers=chosen, compile_segments=mode == "compiled")
+    tfgc.enable(model, layers=chosen)
     ours = train(model, x, y, graph=mode == "graph", steps=1)
     assert_equal(plain, ours, exact=False)
 
@@ -141,15 +141,15 @@ def counted(regularizer=None):
 @pytest.mark.parametrize(("mode", "way"), in_turn(MODES, ("layers", "enable")))
 def test_states_of_a_compiled_function(way, mode):
     x, y = noise(8, 4), [noise(8, 4, seed=2)]
-    plain = train(fresh(counted), x, y, graph=mode != "eager")
+    plain = train(fresh(counted), x, y, graph=True)
     model = fresh(counted)
     if way == "enable":
         plan = tfgc.plan(model, strategy="uniform", segments=2)
         assert plan.segments[0].mode == "recompute"
         assert model.layers[1].name in plan.segments[0].nodes
-        tfgc.enable(model, plan, compile_segments=mode == "compiled")
+        tfgc.enable(model, plan)
     else:
-        tfgc.enable(model, layers=[model.layers[1]], compile_segments=mode == "compiled")
+        tfgc.enable(model, layers=[model.layers[1]])
     ours = train(model, x, y, graph=mode == "graph")
     assert_equal(plain, ours, exact=False)
 
@@ -159,10 +159,10 @@ def test_states_of_a_compiled_function(way, mode):
 def test_a_loss_added_in_a_compiled_function(mode):
     """Plain Keras loses it: the tensor stays in the inner function."""
     model = fresh(functools.partial(counted, "l2"))
-    tfgc.enable(model, layers=[model.layers[1]], compile_segments=mode == "compiled")
+    tfgc.enable(model, layers=[model.layers[1]])
     (step,) = train(model, noise(8, 4), [noise(8, 4, seed=2)], graph=mode == "graph", steps=1)
     without = fresh(counted)
-    tfgc.enable(without, layers=[without.layers[1]], compile_segments=mode == "compiled")
+    tfgc.enable(without, layers=[without.layers[1]])
     (other,) = train(without, noise(8, 4), [noise(8, 4, seed=2)], graph=mode == "graph", steps=1)
     (loss,) = step.losses
     assert loss > 0
@@ -228,7 +228,7 @@ def test_a_function_inside_a_layer_is_not_spoilt_by_being_traced_here_first(mode
     def run(enabled):
         model = fresh(build)
         if enabled:
-            tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
+            tfgc.enable(model, strategy="uniform")
         ours = train(model, x, y, graph=mode == "graph" or not enabled)
         tfgc.disable(model)
         return ours + train(model, x, y, graph=False)
@@ -308,7 +308,7 @@ def test_models_train_in_threads_as_one_after_the_other(count, mode):
 
     def prepared(i):
         keras.utils.set_random_seed(i)
-        model = tfgc.enable(chain(2 + i % 2), strategy="uniform", compile_segments=mode != "eager", verbose=0)
+        model = tfgc.enable(chain(2 + i % 2), strategy="uniform", verbose=0)
         variables = [v.value for v in model.trainable_variables]
 
         def step():

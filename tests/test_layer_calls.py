@@ -96,9 +96,9 @@ CASES = {
 def test_chosen_layers_train_as_the_plain_ones(case, mode):
     build, x, chosen = CASES[case]
     y = [noise(x.shape[0], 4, seed=2)]
-    plain = plain_steps(build, x, y, graph=mode != "eager", lr=0.01)
+    plain = plain_steps(build, x, y, graph=True, lr=0.01)
     model = fresh(build)
-    assert tfgc.enable(model, layers=chosen, compile_segments=mode == "compiled") is model
+    assert tfgc.enable(model, layers=chosen) is model
     ours = train(model, x, y, graph=mode == "graph", lr=0.01)
     assert_equal(plain, ours, exact=mode == "eager")
 
@@ -108,11 +108,11 @@ def test_chosen_layers_train_as_the_plain_ones(case, mode):
 def test_transformer_layer_in_a_functional_graph_is_one_node_and_its_inside_is_replayed(case, mode):
     build, x, _ = CASES[case]
     y = [noise(x.shape[0], 4, seed=2)]
-    plain = plain_steps(build, x, y, graph=mode != "eager", lr=0.01)
+    plain = plain_steps(build, x, y, graph=True, lr=0.01)
     model = fresh(build)
     plan = tfgc.plan(model, strategy="uniform", segments=4)
     assert {"layer_0", "layer_1", "layer_2"} <= {name for segment in plan.segments for name in segment.nodes}
-    tfgc.enable(model, plan, compile_segments=mode == "compiled")
+    tfgc.enable(model, plan)
     # The mask has four uses, all without a gradient.
     assert_equal(plain, train(model, x, y, graph=mode == "graph", lr=0.01), exact=mode == "eager")
 
@@ -147,13 +147,23 @@ def test_fit_of_a_subclassed_model_and_its_files(tmp_path):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
+def runs(step, kind):
+    """How often the graph of a step runs operations of a type, in the functions that it calls, too."""
+    definition = tf.function(step).get_concrete_function().graph.as_graph_def()
+    functions = {function.signature.name: function.node_def for function in definition.library.function}
+
+    def count(nodes):
+        called = [functions[node.attr["f"].func.name] for node in nodes if node.attr["f"].func.name]
+        return sum(node.op == kind for node in nodes) + sum(map(count, called))
+
+    return count(definition.node)
+
+
 def test_a_layer_inside_of_a_chosen_one_does_not_run_three_times():
     """Nested scopes of Keras's remat do run each layer three times."""
-    runs = []
 
     class Inner(L.Layer):
         def call(self, x):
-            runs.append(self.name)
             return keras.ops.tanh(x)
 
     class Holder(L.Layer):
@@ -168,23 +178,14 @@ def test_a_layer_inside_of_a_chosen_one_does_not_run_three_times():
     model = keras.Model(inputs, L.Dense(4)(L.Dense(8)(Holder(name="holder")(L.Dense(8)(inputs)))))
 
     def step():
-        runs.clear()
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(model(X, training=True))
-        tape.gradient(loss, [v.value for v in model.trainable_variables])
-        return len(runs)
+        return tape.gradient(loss, [v.value for v in model.trainable_variables])
 
-    tfgc.enable(model, layers=["holder", "inner"], compile_segments=False)
-    step()
-    assert step() == 2
-    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2), compile_segments=False)
-    step()
-    assert step() == 2
+    tfgc.enable(model, layers=["holder", "inner"])
+    assert runs(step, "Tanh") == 2
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2))
     assert "call" not in vars(model.get_layer("holder"))
-
-
-def enable_layers(model, names, mode):
-    return tfgc.enable(model, layers=names, compile_segments=mode == "compiled")
 
 
 class Numbered(L.Layer):
@@ -211,12 +212,11 @@ class Stepping(keras.Model):
         return self.head(x)
 
 
-@pytest.mark.parametrize("mode", ["eager", "compiled"])
-def test_python_numbers_are_those_of_each_call(mode):
+def test_python_numbers_are_those_of_each_call():
     build = built(Stepping, X)
     plain, ours = fresh(build), fresh(build)
     expected = train(plain, X, Y, lr=0.01)
-    enable_layers(ours, ["block"], mode)
+    tfgc.enable(ours, layers=["block"])
     # The block's weights have three uses.
     assert_equal(expected, train(ours, X, Y, lr=0.01), exact=False)
 
@@ -246,9 +246,9 @@ class Siblings(keras.Model):
 @pytest.mark.parametrize(("names", "mode"), in_turn([["first"], ["first", "second"]]))
 def test_a_sublayer_with_another_training_argument(names, mode):
     build = built(Siblings, X)
-    expected = plain_steps(build, X, Y, graph=mode != "eager")
+    expected = plain_steps(build, X, Y, graph=True)
     model = fresh(build)
-    enable_layers(model, names, mode)
+    tfgc.enable(model, layers=names)
     assert_equal(expected, train(model, X, Y, graph=mode == "graph"), exact=mode == "eager")
 
 
@@ -282,7 +282,7 @@ class Recalling(L.Layer):
 def test_a_tensor_handed_over_by_an_attribute_is_that_of_each_call():
     build = built(Remembering, X)
     plain, ours = fresh(build), fresh(build)
-    enable_layers(ours, ["block"], "compiled")
+    tfgc.enable(ours, layers=["block"])
 
     def gradients(model, x):
         with tf.GradientTape() as tape:
@@ -483,7 +483,7 @@ def test_inputs_that_change_structure_between_calls(mode):
 
     plain = run(fresh(build))
     model = fresh(build)
-    enable_layers(model, ["block"], mode)
+    tfgc.enable(model, layers=["block"])
     for a, b in zip(plain, run(model), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
@@ -520,9 +520,9 @@ class ReadsObjects(keras.Model):
 @pytest.mark.parametrize("mode", MODES)
 def test_a_layer_that_returns_an_object_of_tensors_is_kept(mode):
     x = noise(4, 8)
-    plain = plain_steps(built(ReadsObjects, x), x, [noise(4, 8, seed=2)], graph=mode != "eager", steps=1)
+    plain = plain_steps(built(ReadsObjects, x), x, [noise(4, 8, seed=2)], graph=True, steps=1)
     model = fresh(built(ReadsObjects, x))
-    tfgc.enable(model, layers=GivesAnObject, compile_segments=mode == "compiled")
+    tfgc.enable(model, layers=GivesAnObject)
     with pytest.warns(tfgc.NotReplayableWarning, match=r"it returns a 'Output', an object that holds tensors"):
         ours = train(model, x, [noise(4, 8, seed=2)], graph=mode == "graph", steps=1)
     assert_equal(plain, ours, exact=mode == "eager")

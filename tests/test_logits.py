@@ -164,11 +164,9 @@ def recomputed(model, segments=2):
 
 
 WAYS = {
-    "enable": lambda model, mode: tfgc.enable(model, recomputed(model), compile_segments=mode != "eager"),
-    "last kept": lambda model, mode: tfgc.enable(
-        model, tfgc.plan(model, strategy="uniform", segments=2), compile_segments=mode != "eager"
-    ),
-    "layers": lambda model, mode: tfgc.enable(model, layers=model.layers[1:], compile_segments=mode != "eager"),
+    "enable": lambda model, mode: tfgc.enable(model, recomputed(model)),
+    "last kept": lambda model, mode: tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2)),
+    "layers": lambda model, mode: tfgc.enable(model, layers=model.layers[1:]),
     "recompute": lambda model, mode: tfgc.recompute(model),
 }
 SOFT = {"mixed precision": 5e-3}
@@ -241,7 +239,7 @@ def test_subclassed_models(kind, mode):
         layers = [model.hidden, model.head]
         call = model if way == "layers" else tfgc.recompute(model)
         if way == "layers":
-            tfgc.enable(model, layers=layers, compile_segments=mode != "eager")
+            tfgc.enable(model, layers=layers)
         check(plainly(Subclassed, kind, BASELINE[mode]), trained(call, model, crossentropy(kind), mode))
 
 
@@ -421,5 +419,5 @@ def test_a_segment_that_starts_behind_a_sigmoid(mode):
     plain = plain_steps(gated, x, y, **settings)
     model = fresh(gated)
     cuts = [name for i in range(3) for name in (f"gate{i}", f"out{i}")]
-    tfgc.enable(model, tfgc.plan(model, strategy="manual", keep=cuts), compile_segments=mode == "compiled")
+    tfgc.enable(model, tfgc.plan(model, strategy="manual", keep=cuts))
     assert_equal(plain, train(model, x, y, **settings), exact=mode == "eager")

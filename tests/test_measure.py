@@ -532,18 +532,6 @@ def test_plot_without_matplotlib_names_the_extra(monkeypatch, tmp_path):
         cli(["sweep", "sample_cnn", "--batch-size", "8", "--plot", str(tmp_path / "x.png")], standalone_mode=False)
 
 
-def test_eager_is_op_by_op_and_compiled_is_by_segments(monkeypatch):
-    asked = []
-    monkeypatch.setattr("tfgc._training.enable.enable", lambda model, plan, **how: asked.append(how))
-    cases = case_choice.plan_cases(small, 2, ["uniform:2"], modes=("eager", "compiled", "graph"))[2:]
-    assert [case.name for case in cases] == ["uniform(2)-eager", "uniform(2)-compiled", "uniform(2)-graph"]
-    found = worker.predict(PredictionJob(tuple(cases)))
-    assert [found.of(case).predicted is None for case in cases] == [True, False, False]
-    for case in cases:
-        training_run._made(dataclasses.replace(case, plan=found.of(case).plan))
-    assert asked == [{"compile_segments": compiled} for compiled in (False, True, True)]
-
-
 def test_modes_that_there_are_not_are_refused():
     with pytest.raises(OptionError, match=r"mode='grap'.* mean 'graph'"):
         tfgc.compare(small, 2, modes="grap")

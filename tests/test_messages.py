@@ -201,7 +201,6 @@ CALLS = [
     (lambda: tfgc.enable(net(), layers=["dens"]), "'dens'", "did you mean 'dense'"),
     (lambda: tfgc.enable(net(), layers=[]), "layers=[]", "name at least one layer"),
     (lambda: tfgc.enable(net(), on_oom="retry"), "on_oom='retry'", "None or 'replan'"),
-    (lambda: tfgc.enable(net(), compile_segments="yes"), "compile_segments='yes'", "True or False"),
     (lambda: tfgc.train_step("net", "mse", "sgd"), "'net'", "give the model itself"),
     (lambda: tfgc.train_step(net(), "mse", "adamm"), "'adamm'", "did you mean 'adam'"),
     (lambda: tfgc.train_step(net(), "mse", 0.1), "no optimizer 0.1", "such as 'adam'"),
@@ -275,27 +274,6 @@ LINES = [
 ]
 
 
-def other_values():
-    numbers = np.random.default_rng(0)
-
-    class Drawing(L.Layer):
-        def call(self, x):
-            return x + numbers.standard_normal(8).astype("float32")
-
-    model = keras.Sequential([keras.Input((8,)), L.Dense(8), Drawing(name="culprit"), L.Dense(8), L.Dense(4)])
-    plan = tfgc.plan(model, strategy="uniform", segments=2)
-    tfgc.enable(model, plan, compile_segments=False, check_replay=True)
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(model(X, training=True))
-    tape.gradient(loss, model.trainable_variables)
-
-
-# What differs in a replay: what it is called, and the difference.
-MISMATCHES = [
-    (other_values, "culprit made values with the checksum", "in the second"),
-]  # fmt: skip
-
-
 def nothing_saved():
     model = tfgc.enable(keras.Sequential([keras.Input((8,)), L.Dense(2000), L.Dense(200)]))
     model.compile("adam", "mse")
@@ -357,14 +335,6 @@ def test_a_mistake_on_the_command_line_is_answered(line, given, way_out, tmp_pat
         said = error.format_message()
     check(said, given, way_out)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(("call", "given", "reason"), MISMATCHES, ids=[reason for _, _, reason in MISMATCHES])
-def test_a_replay_that_differs_is_explained(call, given, reason):
-    with pytest.raises(tfgc.ReplayMismatchError) as error:
-        call()
-    check(str(error.value), given, "Draw random numbers with keras.random and keep state in Keras variables, or leave")
-    assert reason in str(error.value)
 
 
 @pytest.mark.parametrize(("call", "kind", "given", "reason", "way_out"), WARNINGS, ids=[w[2] for w in WARNINGS])

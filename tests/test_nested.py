@@ -51,13 +51,13 @@ def enable(model, split, mode):
     """Enable what `split` makes of the model's node names, and return the plan."""
     graph = keras_graph.read(model)
     plan = plan_for(graph, split([node.name for node in graph.nodes]))
-    tfgc.enable(model, plan, compile_segments=mode == "compiled")
+    tfgc.enable(model, plan)
     return plan
 
 
 def compare(build, x, y, mode, split, *, allowed=0.0, policy="float32"):
-    graph, jit = mode != "eager", mode == "xla" or None
-    plain = plain_steps(build, x, y, graph=graph, jit_compile=jit)
+    jit = mode == "xla" or None
+    plain = plain_steps(build, x, y, graph=True, jit_compile=jit)
     model = fresh(build)
     enable(model, split, mode)
     ours = train(model, x, y, graph=mode in ("graph", "xla"), jit_compile=jit)

@@ -36,7 +36,7 @@ def growth(run, times=4):
 
 def of_steps():
     model, x = residual()
-    tfgc.enable(model, layers=keras.layers.Add, compile_segments=False)
+    tfgc.enable(model, layers=keras.layers.Add)
 
     def step():
         with tf.GradientTape() as tape:

@@ -107,7 +107,7 @@ def trained(build, mode, segments, device):
     for plan in (None, offloaded):
         model = fresh(build)
         if plan is not None:
-            tfgc.enable(model, plan(model, segments), compile_segments=mode != "eager")
+            tfgc.enable(model, plan(model, segments))
         step, x = step_of(model, mode, device), noise(BATCH, WIDTH)
         found, copies = counted(functools.partial(step, x))
         step(x)
@@ -186,7 +186,7 @@ def alive_between(depth, plan, compiled=False):
             return watched(super().call(x))
 
     model = keras.Sequential([keras.Input((WIDTH,)), *(Watched(WIDTH) for _ in range(depth))])
-    tfgc.enable(model, plan(model, depth), compile_segments=compiled)
+    tfgc.enable(model, plan(model, depth))
     with tf.device(DEVICE):
         x = tf.zeros((BATCH, WIDTH))
         for _ in range(2):

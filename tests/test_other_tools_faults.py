@@ -129,7 +129,7 @@ def test_recompute_grad_replays_the_last_block():
 
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8), Counted()])
     assert step(RECOMPUTE_GRAD(model)) == 2
-    tfgc.enable(model, tfgc.plan(model, strategy="uniform"), compile_segments=False)
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform"))
     assert step(model) == 1
 
 

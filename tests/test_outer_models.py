@@ -354,7 +354,7 @@ def test_an_inner_model_is_enabled_after_a_layer_of_the_outer_one(chosen, mode):
         return [g.numpy() for g in tape.gradient(loss, [v.value for v in model.trainable_variables])]
 
     expected = gradients()
-    tfgc.enable(model, layers=[chosen], compile_segments=mode == "compiled")
+    tfgc.enable(model, layers=[chosen])
     gradients()
     calls = []
     tfgc.enable(model.holder.inner, strategy="uniform")

@@ -543,12 +543,12 @@ def test_only_the_culprit_segment_is_kept_and_named(known_when_planned):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), Raw(name="raw"), keras.layers.Dense(4),
                               keras.layers.Dense(2)])  # fmt: skip
     if known_when_planned:
-        tfgc.enable(model, strategy="uniform", compile_segments=False)
+        tfgc.enable(model, strategy="uniform")
         with pytest.warns(NotReplayableWarning, match="raw") as caught:
             model(X, training=True)
         model(X, training=True)
     else:
-        tfgc.enable(model, tfgc.strategies.apply("uniform", keras_graph.read(model)), compile_segments=False)
+        tfgc.enable(model, tfgc.strategies.apply("uniform", keras_graph.read(model)))
         with pytest.warns(NotReplayableWarning, match="raw") as caught:
             model(X, training=True)
     assert len(caught) == 1

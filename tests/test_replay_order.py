@@ -378,23 +378,11 @@ def test_marks_of_order_are_left_out_where_each_node_reads_the_one_before():
 
 
 def test_branches_with_effects_in_one_replay():
-    """Copies of a trace order effects anew; `check_replay` runs the Python again."""
     model = fresh(lambda: side_by_side(CheckedDense))
     segments = (tfgc.Segment(("below", "one", "other", "sum")),)
     plan = tfgc.Plan(segments, "by hand", tfgc.plan(model, strategy="keep_all").model)
-    tfgc.enable(model, plan, check_replay=True)
+    tfgc.enable(model, plan)
     assert_equal_gradients(model, fresh(lambda: side_by_side(CheckedDense)))
-
-
-def test_nested_replays_of_branches_that_are_checked():
-    """The check of a replay is an effect."""
-    model, names = fresh(lambda: side_by_side(L.Dense)), ("one", "other")
-    inner = (*(tfgc.Segment((name,)) for name in names), tfgc.Segment(("sum",), "keep"))
-    outer = tfgc.Segment((*names, "sum"), inner=tfgc.Plan(inner, "by hand", ()))
-    segments = (tfgc.Segment(("below",), "keep"), outer)
-    plan = tfgc.Plan(segments, "by hand", tfgc.plan(model, strategy="keep_all").model)
-    tfgc.enable(model, plan, check_replay=True)
-    assert_equal_gradients(model, fresh(lambda: side_by_side(L.Dense)))
 
 
 def peak_of_towers(is_enabled):
@@ -511,15 +499,13 @@ def above_frozen():
     return keras.Model(inputs, L.Add(name="sum")(sides))
 
 
-@pytest.mark.parametrize("check_replay", [False, True])
-def test_branches_inside_a_replay_make_no_gradient_run_that_nobody_asked_for(check_replay):
-    """In a copy of a trace, and where the Python runs again."""
+def test_branches_inside_a_replay_make_no_gradient_run_that_nobody_asked_for():
     alone = fresh(above_frozen)
     plain = graph_of(lambda x: gradients(alone, x), X[0])
     model, names = fresh(above_frozen), ("side_0", "side_1", "side_2", "sum")
     segments = tfgc.Segment(("below",), "keep"), tfgc.Segment(names)
     plan = tfgc.Plan(segments, "by hand", tfgc.plan(model, strategy="keep_all").model)
-    tfgc.enable(model, plan, check_replay=check_replay)
+    tfgc.enable(model, plan)
     ours = graph_of(lambda x: gradients(model, x), X[0])
     again = 3  # the products of a replay
     assert running(ours)["MatMul"] == running(plain)["MatMul"] + again

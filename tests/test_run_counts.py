@@ -32,7 +32,7 @@ def test_forward_once_replayed_once_last_segment_never(row, mode, lines):
     segments, expected = row
     model = traced_chain(lines)
     plan = tfgc.plan(model, strategy="uniform", segments=segments)
-    tfgc.enable(model, plan, compile_segments=mode == "compiled")
+    tfgc.enable(model, plan)
     for _ in range(3):
         run_traced(model, mode)
         found = lines()
@@ -42,14 +42,13 @@ def test_forward_once_replayed_once_last_segment_never(row, mode, lines):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_is_replayed_without_a_gradient(mode, lines):
-    model = tfgc.enable(traced_chain(lines), strategy="uniform", compile_segments=mode == "compiled")
+    model = tfgc.enable(traced_chain(lines), strategy="uniform")
     run_traced(model, mode, lambda tape, y, model: y)
     assert lines() == {f"forward l{i}": 1 for i in range(4)}
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_inference_runs_the_original_code(compiled, lines):
-    model = tfgc.enable(traced_chain(lines), strategy="uniform", compile_segments=compiled)
+def test_inference_runs_the_original_code(lines):
+    model = tfgc.enable(traced_chain(lines), strategy="uniform")
     model.predict(X, verbose=0)
     assert lines() == {f"forward l{i}": 1 for i in range(4)}
 
@@ -57,7 +56,7 @@ def test_inference_runs_the_original_code(compiled, lines):
 @pytest.mark.parametrize("mode", MODES)
 def test_segments_with_nothing_trainable_at_or_before_them_are_never_replayed(mode, lines):
     model = traced_chain(lines, "nnyy")
-    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=4), compile_segments=mode == "compiled")
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=4))
     run_traced(model, mode)
     assert lines() == {"forward l0": 1, "forward l1": 1, "forward l2": 2, "forward l3": 1,
                        "backward l2": 1, "backward l3": 1}  # fmt: skip
@@ -68,12 +67,12 @@ def test_trainability_is_read_at_every_call(mode, lines):
     """What trained since the model was enabled may be thawed before gradients are asked for: it is passed through."""
     model = traced_chain(lines)
     plan = tfgc.plan(model, strategy="uniform", segments=4)
-    tfgc.enable(model, plan, compile_segments=mode == "compiled")
+    tfgc.enable(model, plan)
     run_traced(model, mode)
     lines()
     for layer in model.layers[:2]:
         layer.trainable = False
-    tfgc.enable(model, plan, compile_segments=mode == "compiled")
+    tfgc.enable(model, plan)
     run_traced(model, mode)
     assert "backward l1" not in lines()
     for layer in model.layers[:2]:
@@ -86,7 +85,7 @@ def test_trainability_is_read_at_every_call(mode, lines):
 def test_frozen_in_the_middle_still_passes_the_gradient_on(mode, lines):
     model = traced_chain(lines)
     model.layers[1].trainable = False
-    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=4), compile_segments=mode == "compiled")
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=4))
     gradient = run_traced(model, mode)
     tf.debugging.assert_equal(gradient, tf.reduce_sum(X, 0))
     assert lines()["backward l1"] == 1
@@ -99,7 +98,7 @@ def test_segments_not_upstream_of_the_target_are_never_replayed(mode, lines):
     left = Traced(lines.path, name="left_end")(Traced(lines.path, name="left")(trunk))
     right = Traced(lines.path, name="right_end")(Traced(lines.path, name="right")(trunk))
     model = keras.Model(inputs, [left, right])
-    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=5), compile_segments=mode == "compiled")
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=5))
     run_traced(model, mode, lambda tape, y, model: tape.gradient(y[0], model.trainable_variables[0].value))
     found = lines()
     assert found["forward left"] == found["forward trunk"] == 2
@@ -109,7 +108,7 @@ def test_segments_not_upstream_of_the_target_are_never_replayed(mode, lines):
 
 def test_persistent_tape_replays_once_for_each_gradient(lines):
     model = traced_chain(lines)
-    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2), compile_segments=False)
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2))
     source = model.trainable_variables[0].value
     run_traced(model, "eager", lambda tape, y, model: [tape.gradient(y, source) for _ in range(2)])
     found = lines()

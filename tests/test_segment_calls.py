@@ -76,12 +76,12 @@ def test_what_attention_takes_masks_off_has_none_in_other_segments(case, mode):
 @pytest.mark.filterwarnings("ignore:(?s).*does not support masking:UserWarning")
 def test_what_attention_takes_masks_off_has_none_in_nested_replays(mode):
     build = masked(attention)
-    plain = train(fresh(build), TOKENS, [noise(8, 4)], graph=mode != "eager")
+    plain = train(fresh(build), TOKENS, [noise(8, 4)], graph=True)
     model = fresh(build)
     names = [node.name for node in keras_graph.read(model).nodes]
     inner = tfgc.Plan((tfgc.Segment(tuple(names[:4])), tfgc.Segment(tuple(names[4:9]))), "by hand", ())
     segments = (tfgc.Segment(tuple(names[:9]), inner=inner), tfgc.Segment(tuple(names[9:]), "keep"))
-    tfgc.enable(model, tfgc.Plan(segments, "by hand", tfgc.plan(model).model), compile_segments=mode == "compiled")
+    tfgc.enable(model, tfgc.Plan(segments, "by hand", tfgc.plan(model).model))
     ours = train(model, TOKENS, [noise(8, 4)], graph=mode == "graph")
     assert_equal(plain, ours, exact=mode == "eager", allowed=0.0 if mode == "eager" else 1e-4)
 
@@ -126,12 +126,12 @@ def pooled_behind_a_cut():
 @pytest.mark.parametrize("mode", mostly("compiled"))
 def test_what_is_pooled_behind_a_cut_is_the_tensor_that_crossed_it(mode):
     images = noise(8, 4, 4, 3)
-    plain = train(fresh(pooled_behind_a_cut), images, [noise(8, 4, seed=2)], graph=mode != "eager")
+    plain = train(fresh(pooled_behind_a_cut), images, [noise(8, 4, seed=2)], graph=True)
     model = fresh(pooled_behind_a_cut)
     graph = keras_graph.read(model)
     plan = tfgc.Plan.from_cuts(graph, [2, 4], strategy="by hand")
     plan = dataclasses.replace(plan, segments=tuple(dataclasses.replace(s, mode="recompute") for s in plan.segments))
-    tfgc.enable(model, plan, compile_segments=mode == "compiled")
+    tfgc.enable(model, plan)
     ours = train(model, images, [noise(8, 4, seed=2)], graph=mode == "graph")
     assert_equal(plain, ours, exact=mode == "eager")
 
@@ -160,7 +160,7 @@ def test_an_output_that_the_loss_does_not_use_has_no_gradient(mode):
             plan = tfgc.Plan.from_cuts(keras_graph.read(model), [3], strategy="by hand")
             chunks = 2 if mode == "slices" else 1
             segments = (dataclasses.replace(s, mode="recompute", chunks=chunks) for s in plan.segments)
-            tfgc.enable(model, dataclasses.replace(plan, segments=tuple(segments)), compile_segments=mode == "compiled")
+            tfgc.enable(model, dataclasses.replace(plan, segments=tuple(segments)))
 
         def step(model=model):
             with tf.GradientTape(persistent=True) as tape:
@@ -179,11 +179,11 @@ def test_an_output_that_the_loss_does_not_use_has_no_gradient(mode):
 @pytest.mark.parametrize("mode", mostly("eager"))
 def test_gradients_that_are_none_or_sparse_stay_so(mode):
     model = fresh(models.half_used)
-    tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
+    tfgc.enable(model, strategy="uniform")
     steps = train(model, X, Y, graph=mode == "graph")
     assert [name for name, g in steps[-1].gradients.items() if g is None] == ["half_used/unused", "half_used_1/unused"]
     model = fresh(models.embeddings)
-    tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
+    tfgc.enable(model, strategy="uniform")
     steps = train(model, models.WORDS, Y, graph=mode == "graph")
     assert sum(isinstance(g, tuple) for g in steps[-1].gradients.values()) == 2
 
@@ -193,7 +193,7 @@ def test_gradients_that_are_none_or_sparse_stay_so(mode):
 def test_unused_weight_is_not_moved_by_adam_with_weight_decay(mode):
     model = fresh(models.half_used)
     model.compile(keras.optimizers.AdamW(0.1, weight_decay=0.1), "mse", run_eagerly=mode != "graph")
-    tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
+    tfgc.enable(model, strategy="uniform")
     unused = [v for v in model.trainable_variables if "unused" in v.path]
     before = [v.numpy() for v in unused]
     with pytest.warns(UserWarning, match="Gradients do not exist"):
@@ -214,7 +214,7 @@ def test_gradient_penalty_through_an_enabled_model(mode):
     def steps(enabled):
         model = fresh(lambda: keras.Sequential([keras.Input((8,)), *(L.Dense(8, activation="tanh") for _ in range(4))]))
         if enabled:
-            tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
+            tfgc.enable(model, strategy="uniform")
         optimizer = keras.optimizers.SGD(0.1)
         optimizer.build(model.trainable_variables)
 
@@ -240,7 +240,7 @@ def test_gradient_penalty_through_an_enabled_model(mode):
 @pytest.mark.parametrize("mode", mostly("eager"))
 def test_persistent_tape_gives_the_same_gradients_again(mode):
     model = fresh(lambda: keras.Sequential([keras.Input((8,)), L.Dense(8), L.Dropout(0.5), L.Dense(8), L.Dense(4)]))
-    tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
+    tfgc.enable(model, strategy="uniform")
     sources = [v.value for v in model.trainable_variables]
 
     def step(x):
@@ -264,7 +264,7 @@ def test_freezing_and_thawing_between_steps(mode):
     def steps(enabled):
         model = fresh(lambda: keras.Sequential([keras.Input((8,)), *(L.Dense(8) for _ in range(3)), L.Dense(4)]))
         if enabled:
-            tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
+            tfgc.enable(model, strategy="uniform")
         record = []
         for frozen in (0, 2, 1, 0):
             for i, layer in enumerate(model.layers):
@@ -287,7 +287,7 @@ def test_batches_of_any_size_in_one_traced_step(mode):
             )
         )
         if enabled:
-            tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
+            tfgc.enable(model, strategy="uniform")
 
         def step(x):
             with tf.GradientTape() as tape:

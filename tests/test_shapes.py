@@ -111,7 +111,7 @@ def test_models_on_strings_and_categories_train_as_without(name, mode):
         model = fresh(build)
         if planned:
             plan = tfgc.plan(model, strategy="uniform", segments=2)
-            tfgc.enable(model, plan, compile_segments=mode != "eager")
+            tfgc.enable(model, plan)
         model.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=mode in ("eager", "compiled"))
         data = tf.data.Dataset.from_tensors((inputs, np.ones((4, 1), "float32"))).repeat(3)
         if mode == "fit":
@@ -561,7 +561,7 @@ def test_a_layer_may_return_a_size_that_is_a_number_once_it_is_known(mode):
 
     x, wide = tf.constant(noise(4, 3, 8)), tf.constant(noise(4, 6, 8))
     plain, model = fresh(build), fresh(build)
-    tfgc.enable(model, strategy="uniform", segments=3, compile_segments=mode == "compiled", verbose=0)
+    tfgc.enable(model, strategy="uniform", segments=3, verbose=0)
 
     def step(model, x):
         with tf.GradientTape() as tape:

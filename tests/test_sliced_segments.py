@@ -110,7 +110,7 @@ def gradients(model, mode, x=X, y=Y):
 def check_equal(build, mode, slices, x=X, y=Y, rtol=1e-4):
     loss, expected = gradients(fresh(build), "XLA" if mode == "XLA" else "graph", x, y)
     model = fresh(build)
-    tfgc.enable(model, sliced(model, slices), compile_segments=mode != "eager")
+    tfgc.enable(model, sliced(model, slices))
     found_loss, found = gradients(model, mode, x, y)
     np.testing.assert_allclose(found_loss, loss, rtol=1e-6)
     for one, other in zip(expected, found, strict=True):
@@ -243,7 +243,7 @@ def test_tensors_of_one_size_have_a_buffer_each(mode, slices):
     model = fresh(two_heads)
     cut = [(0, 2, "keep"), (2, 4, slices)]
     plan = tfgc.plan(model, 5, strategy=lambda graph: tfgc.Plan.from_pieces(graph, cut, strategy="by hand"))
-    tfgc.enable(model, plan, compile_segments=True)
+    tfgc.enable(model, plan)
     found = of(model, mode != "compiled")
     for one, other in zip(of(fresh(two_heads), True), found, strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-6)
@@ -685,7 +685,7 @@ def test_segments_that_cannot_be_sliced_are_refused_by_name(name, mode):
 @pytest.mark.parametrize("mode", ["eager", "compiled", "graph"])
 def test_a_segment_is_looked_at_again_when_a_layer_of_it_was_changed(mode):
     model = fresh(with_layer(lambda: MayMix(name="may_mix")))
-    tfgc.enable(model, sliced(model, 2), compile_segments=mode != "eager")
+    tfgc.enable(model, sliced(model, 2))
     gradients(model, mode)
     model.get_layer("may_mix").mixes = True
     with pytest.raises(tfgc.UnsupportedModelError, match="cannot run in 2 slices of the batch: 'may_mix' mixes"):
@@ -760,10 +760,5 @@ def test_slices_that_make_no_sense_are_refused():
         tfgc.Segment(("a",), mode="keep", chunks=2)
     with pytest.raises(tfgc.OptionError, match="a plan by calls runs them on the whole batch"):
         tfgc.Plan((tfgc.Segment(("a",), chunks=2),), "calls", ("a",), calls=True)
-    model = fresh(words)
-    with pytest.raises(
-        tfgc.OptionError, match=r"check_replay=True compares whole batches, and segment 0, .* runs in 2"
-    ):
-        tfgc.enable(model, sliced(model, 2), check_replay=True)
     with pytest.raises(tfgc.OptionError, match="slices"):
         tfgc.plan(fresh(convolutions), 8, strategy="optimal", slices=0)

@@ -44,8 +44,8 @@ def test_plain_tf_variables_in_an_enabled_model(mode):
         )
         if enabled:
             plan = tfgc.plan(model, strategy="uniform", segments=2)
-            tfgc.enable(model, plan, compile_segments=mode == "compiled")
-        graph = mode == "graph" or (mode == "compiled" and not enabled)
+            tfgc.enable(model, plan)
+        graph = mode == "graph" or not enabled
         return train(model, X, Y, graph=graph, extra=variables)
 
     plain, ours = run(False), run(True)
@@ -114,10 +114,9 @@ def test_autocast_of_a_layer_recomputed_inside_another(mode):
     assert [s.loss for s in plain] == [s.loss for s in ours]
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_freezing_a_normalization_is_seen_without_a_gradient_too(compiled):
+def test_freezing_a_normalization_is_seen_without_a_gradient_too():
     model = keras.Sequential([keras.Input((8,)), L.Dense(8), L.BatchNormalization(), L.Dense(8), L.Dense(4)])
-    tfgc.enable(model, strategy="uniform", compile_segments=compiled)
+    tfgc.enable(model, strategy="uniform")
     model(X, training=True)
     model.layers[1].trainable = False
     before = model.layers[1].moving_mean.numpy()
@@ -130,7 +129,7 @@ def test_freezing_a_normalization_is_seen_without_a_gradient_too(compiled):
 @pytest.mark.parametrize("mode", mostly("compiled"))
 def test_model_losses_after_the_call_are_the_plain_ones(mode):
     plain, ours = fresh(models.auxiliary_losses), fresh(models.auxiliary_losses)
-    tfgc.enable(ours, strategy="uniform", compile_segments=mode == "compiled")
+    tfgc.enable(ours, strategy="uniform")
 
     def values(model):
         model(X, training=True)
@@ -192,9 +191,8 @@ def test_mask_crosses_cuts_to_the_model_output():
         return keras.Model(inputs, L.Dense(4)(L.Dropout(0.1)(x)))
 
     plain, ours = fresh(build), fresh(build)
-    for compiled in (False, True):
-        tfgc.enable(ours, strategy="uniform", compile_segments=compiled)
-        np.testing.assert_array_equal(plain(TOKENS)._keras_mask, ours(TOKENS)._keras_mask)
+    tfgc.enable(ours, strategy="uniform")
+    np.testing.assert_array_equal(plain(TOKENS)._keras_mask, ours(TOKENS)._keras_mask)
 
 
 @pytest.mark.parametrize("training", [None, True, False])
@@ -207,7 +205,7 @@ def test_training_argument_is_passed_on_and_none_stays_none(training):
             return x * 1.0
 
     model = keras.Sequential([keras.Input((8,)), L.Dense(8), Spy(), L.Dense(8), L.Dense(4)])
-    tfgc.enable(model, tfgc.plan(model, strategy="uniform"), compile_segments=False)
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform"))
     seen.clear()
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(model(X, training=training))

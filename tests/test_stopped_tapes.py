@@ -12,7 +12,6 @@ L = keras.layers
 X = tf.constant(noise(8, 16))
 WAYS = {
     "compiled": {"strategy": "uniform", "segments": 3},
-    "op by op": {"strategy": "uniform", "segments": 3, "compile_segments": False},
     "layers": {"layers": L.Dense},
 }
 

@@ -62,7 +62,6 @@ THAWED = {
     "layers": lambda model: {"layers": L.Dense},
     "uniform": lambda model: {"strategy": "uniform", "segments": 3},
     "optimal": lambda model: {"strategy": "optimal"},
-    "op by op": lambda model: {"strategy": "uniform", "segments": 3, "compile_segments": False},
 }
 
 
@@ -153,11 +152,10 @@ def test_what_trained_by_a_plan_that_changes_nothing_has_gradients_by_another():
             np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_what_trained_in_a_kept_segment_has_gradients_where_it_is_thawed(compiled):
+def test_what_trained_in_a_kept_segment_has_gradients_where_it_is_thawed():
     model = fresh(lambda: keras.Sequential([keras.Input((8,)), *(L.Dense(8, "gelu") for _ in range(6))]))
     weights = [v.value for v in model.trainable_variables]
-    tfgc.enable(model, tfgc.plan(model, 6, strategy="keep_all"), compile_segments=compiled)
+    tfgc.enable(model, tfgc.plan(model, 6, strategy="keep_all"))
     for trains in (True, False):
         model.trainable = trains
         with tf.GradientTape() as tape:

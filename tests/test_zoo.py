@@ -128,7 +128,7 @@ def test_every_network_trains_by_the_optimal_plan_as_plainly(name):
     model = fresh(build)
     plan = tfgc.plan(model, 2, strategy="optimal")
     assert plan.outlook.peak_bytes < plan.outlook.plain_bytes
-    tfgc.enable(model, plan, compile_segments=False)
+    tfgc.enable(model, plan)
     ours = train(model, x, [y], steps=1, lr=1e-6)
     assert ours[0].loss == plain[0].loss
     assert_equal(plain, ours, exact=True, allowed=1e-4 if name in FANS_OUT else 0.0)

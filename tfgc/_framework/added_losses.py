@@ -47,6 +47,11 @@ def maker_of_loss() -> keras.Layer:
     return caller
 
 
+def remember_loss(layer: keras.Layer, loss: Any) -> None:
+    """Let a layer know that it made a loss."""
+    attribute(layer, "_loss_ids").add(id(loss))
+
+
 def forget_loss(layer: keras.Layer, loss: Any) -> None:
     """Let a layer forget that it made a loss: it remembers losses by id, and ids are used again."""
     attribute(layer, "_loss_ids").discard(id(loss))

@@ -10,10 +10,15 @@ _OPTION = "disable_meta_optimizer"
 KEPT = "_grappler_do_not_remove"  # of operations that it is to leave where they are
 
 
+def is_off() -> bool:
+    """Whether it is off now."""
+    return tf.config.optimizer.get_experimental_options().get(_OPTION, False)
+
+
 @contextlib.contextmanager
 def off() -> Iterator[None]:
     """Run what is traced in here as it was traced."""
-    before = tf.config.optimizer.get_experimental_options().get(_OPTION, False)
+    before = is_off()
     tf.config.optimizer.set_experimental_options({_OPTION: True})
     try:
         yield

@@ -19,6 +19,7 @@ try:
     from tensorflow.compiler.tf2xla.ops import gen_xla_ops
     from tensorflow.compiler.xla.service import hlo_pb2
     from tensorflow.python.autograph.core import ag_ctx
+    from tensorflow.python.distribute.mirrored_run import _MirroredReplicaContext as MirroredReplicaContext
     from tensorflow.python.eager import context, execute, forwardprop_util, imperative_grad, record
     from tensorflow.python.eager.polymorphic_function import atomic_function, compiler_ir
     from tensorflow.python.framework import op_callbacks, op_def_registry, ops, random_seed, tensor_util

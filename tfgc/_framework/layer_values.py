@@ -34,13 +34,6 @@ def plain_variables(model: keras.Model) -> list[tf.Variable]:
     return [value for values in held for value in values if isinstance(value, tf.Variable)]
 
 
-def holds_foreign_tensors(layer: keras.Layer) -> bool:
-    """Whether a layer, or one inside of it, has put a tensor of another graph than the one being built aside."""
-    here = tf.compat.v1.get_default_graph()
-    attributes = [keras_models.own_attributes(inner) for inner in keras_models.layers_inside(layer)]
-    return any(tf.is_symbolic_tensor(x) and x.graph is not here for x in leaves(attributes))
-
-
 def are_numbers(value: Any) -> bool:
     """Whether a value is a list, a tuple or an array of a few numbers or names."""
     if isinstance(value, np.ndarray):

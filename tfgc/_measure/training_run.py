@@ -112,7 +112,7 @@ def _made(case: Case) -> tuple[keras.Model, tuple[Any, ...], str]:
     if case.plan is None:
         return model, batch, ""
     plan = Plan.from_json(case.plan)
-    enable.enable(model, plan, compile_segments=case.mode != "eager")
+    enable.enable(model, plan)
     return model, batch, f"{len(plan.segments)} segments"
 
 

@@ -91,7 +91,8 @@ class Backward:
         self, directions: Directions, stateful: list[tf.Tensor], dy: list[tf.Tensor], flat: tuple[int, ...]
     ) -> list[tf.Tensor]:
         segments = directions.segments
-        assert segments is not None and self._stored is not None
+        assert segments is not None
+        assert self._stored is not None
         names = [directions.names[k] for k in directions.read]
         values = dict(zip(names, map(graph_building.capture, self._given)))
         values |= zip(directions.kept, [_captured(t) for t in (*stateful, *self._stored)])

@@ -10,7 +10,7 @@ from all results; otherwise the rest is made again from the arguments.
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from tfgc._framework import isolated_traces
+from tfgc._framework import own_replica
 from tfgc._pairs.joint import Joint
 from tfgc._pairs.reading import Part, Reading
 from tfgc._pairs.segments import Planned, Segments
@@ -37,7 +37,7 @@ class Directions:
 
     def __init__(self, joint: Joint, plan: Plan | None = None) -> None:
         self._joint, self._parts = joint, dict[Any, Part]()
-        isolated_traces.in_own_thread(lambda: self._read(plan))
+        own_replica.in_own_thread(lambda: self._read(plan))
 
     def _read(self, plan: Plan | None) -> None:
         joint = self._joint
@@ -67,7 +67,7 @@ class Directions:
     def forward(self, recorded: bool) -> Part:
         """What makes the results of the arguments, and if it is recorded what is kept."""
         if recorded not in self._parts:
-            self._parts[recorded] = isolated_traces.in_own_thread(lambda: self._forward(recorded))
+            self._parts[recorded] = own_replica.in_own_thread(lambda: self._forward(recorded))
         return self._parts[recorded]
 
     def _forward(self, recorded: bool) -> Part:
@@ -88,7 +88,7 @@ class Directions:
         """
         key = through, wanted, recorded
         if key not in self._parts:
-            self._parts[key] = isolated_traces.in_own_thread(lambda: self._backward(through, wanted, recorded))
+            self._parts[key] = own_replica.in_own_thread(lambda: self._backward(through, wanted, recorded))
         return self._parts[key]
 
     def _backward(self, through: tuple[int, ...], wanted: tuple[int, ...], recorded: bool) -> Part:
@@ -106,4 +106,4 @@ class Directions:
 
     def parts_of(self, through: tuple[int, ...]) -> list[int]:
         """Of how many tensors each gradient consists: one, three if it is sparse, none if there is none."""
-        return isolated_traces.in_own_thread(lambda: self._joint.flat(through))[0].parts
+        return own_replica.in_own_thread(lambda: self._joint.flat(through))[0].parts

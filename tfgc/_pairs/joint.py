@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfgc._framework import added_losses, graph_building, tensor_attributes
+from tfgc._framework import added_losses, graph_building, private_api, tensor_attributes
 from tfgc._pure.tensor_packing import Packing
 from tfgc._step import gradient_calls
 from tfgc._step.trace import Trace
@@ -44,6 +44,7 @@ class Joint:
         watched: The variables among what gradients flow to.
         sources: What gradients flow to.
         captured: Tensors that it closes over, but for variables.
+        context_left: What Keras's call context holds behind it: a `training` that it gives a layer stays there.
         unmasked: Positions of flat arguments that it takes the mask off.
         marks: For each call of `mark` by the function how many operations there were.
         unsupported: Why it cannot run as functions, or None.
@@ -88,6 +89,7 @@ class Joint:
             self._tape.watch([t for t, flows in zip(tensors, self._flows) if flows and is_differentiable(t)])
             self._tape.watch(self._watched or [])
             result = self._fn(*args, **kwargs)
+        self.context_left = private_api.call_context()
         self.losses = [layer for layer, _ in losses]
         self.unmasked = tuple(sorted({*masked} - {*tensor_attributes.masked(given)}))
         self.packing = Packing(result, made=True)
@@ -128,6 +130,11 @@ class Joint:
     def trace(self, every: bool) -> Trace:
         """The trace as data, with all gradients that were asked for by now; every call inlined or not."""
         return Trace(self.function, self._noted, None, (), None, every)
+
+
+def is_here() -> bool:
+    """Whether this thread traces a joint, so that what runs here is a part of that."""
+    return getattr(_marks, "here", None) is not None
 
 
 def mark() -> None:

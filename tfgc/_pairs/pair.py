@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfgc._framework import (
     graph_gradients,
-    isolated_traces,
+    own_replica,
     private_api,
     tensor_attributes,
     variable_reads,
@@ -66,16 +66,17 @@ class Pair:
 
         xla = private_api.in_xla()
         start = python_random.state()
-        joint = isolated_traces.in_own_thread(traced)
+        joint = own_replica.in_own_thread(traced)
         chooses = python_random.state() != start  # so that the next call may do another thing
         outer = list({id(t): t for t in joint.captured if is_differentiable(t) and may_flow(t)}.values())
         watched = _watched(joint)
         if outer or {*map(id, watched)} != {*map(id, joint.watched)}:
             if chooses:
                 python_random.rewind(start)
-            joint = isolated_traces.in_own_thread(functools.partial(traced, outer, watched))
+            joint = own_replica.in_own_thread(functools.partial(traced, outer, watched))
         self.joint, self._outer, self._name = joint, outer, name
-        self.may_serve_again = not (chooses or outer)
+        # What an attribute of a layer holds may be another tensor next time.
+        self.may_serve_again = not (chooses or any(map(is_differentiable, joint.captured)))
         self._owner: Callable[[], Any] = weakref.ref(owner) if owner is not None else lambda: None
         self._plan, self.planned_for = plan, packing.shapes
 
@@ -118,6 +119,7 @@ class Pair:
             results = graph_gradients.attached([made[i] for i in through], sources, backward, backward.asked)
             for i, result in zip(through, results):
                 made[i] = result
+        private_api.set_call_context(joint.context_left)
         tensor_attributes.take_masks_off(arguments, joint.unmasked)
         count = len(made) - len(joint.losses)
         for layer, loss in zip(joint.losses, made[count:]):

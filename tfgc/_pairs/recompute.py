@@ -13,15 +13,15 @@ import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import NotReplayableWarning, OptionError, warn
-from tfgc._framework import added_losses, call_checks, layer_settings, private_api, whole_steps
+from tfgc._framework import added_losses, call_checks, own_replica, private_api, whole_steps
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.model_checks import check_backend
 from tfgc._framework.surroundings import Surroundings
 from tfgc._pairs.code import Code
 from tfgc._pairs.pair import Pair, Shapes, SizedPlan, may_flow, open_where_they_differ
+from tfgc._pairs.stateless import StatelessCall
 from tfgc._pure import obstacles
 from tfgc._pure.tensor_packing import Packing
-from tfgc._replay.block import block
 
 # Kinds of calls that are known, and of each the pairs that differ in sizes and in the variables that gradients flow to.
 _MOST_KNOWN, _MOST_ALIKE = 64, 8
@@ -82,15 +82,7 @@ def recompute(fn: Callable) -> Callable:
     if isinstance(fn, keras.Layer):
         check_backend(f"{fn.name!r}")
     name = getattr(fn, "name", getattr(fn, "__name__", type(fn).__name__))
-    owner = getattr(fn, "__self__", fn)
     pairs = Pairs(fn, name)
-    options: dict[str, Any] = {"name": name, "owner": owner if isinstance(owner, keras.Layer) else None}
-    if isinstance(fn, keras.Layer):
-        settings = layer_settings.Settings([fn])
-        # Not the layer itself, whose attributes the decorator would copy.
-        run = block(settings.watched()(lambda *args, **kwargs: fn(*args, **kwargs)), **options, settings=settings)
-    else:
-        run = block(fn, **options)
 
     # Keras layers are callables whose attributes are not a function's.
     @functools.wraps(fn, assigned=("__doc__", "__name__", "__module__"), updated=())
@@ -99,8 +91,7 @@ def recompute(fn: Callable) -> Callable:
         call_checks.refuse_tf1_graph(f"the recomputed {name!r}")
         if call_checks.is_empty(args, kwargs) or whole_steps.is_here():  # which is planned as a whole
             return fn(*args, **kwargs)
-        is_elsewhere = private_api.in_stateless_scope() or tf.distribute.has_strategy()
-        return (run if is_elsewhere else pairs)(*args, **kwargs)
+        return pairs(*args, **kwargs)
 
     # Given as an argument to a `tf.function`, what has `__wrapped__` would be unwrapped.
     vars(recomputed)["__tf_tracing_type__"] = lambda _: _Itself(recomputed)
@@ -133,6 +124,9 @@ class Pairs:
         plan: What makes the step that runs of a trace. Default: backward makes all again.
         is_bounded: Whether what was planned for some sizes holds for no larger ones.
         otherwise: What runs a call that cannot be traced. Default: the function.
+
+    Attributes:
+        obstacle: Why the call that came last was not traced, or None.
     """
 
     def __init__(
@@ -147,6 +141,7 @@ class Pairs:
     ) -> None:
         self._fn, self._name, self._code, self._plan = fn, name, code or Code(fn), plan
         self._is_bounded, self._otherwise = is_bounded, otherwise or fn
+        self.obstacle: str | None = None
         self._known: RecentlyUsed[Any, list[Pair]] = RecentlyUsed(_MOST_KNOWN)
         self._warned = False
 
@@ -159,34 +154,46 @@ class Pairs:
 
     def run(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Pair | None]:
         """What a call returns, and the pair that ran it, if one did."""
+        scope = private_api.stateless_scope_here()
+        if scope is None:
+            return self._run(self._fn, args, kwargs)
+        # Only shapes are looked at, or a scope has values of its own.
+        if private_api.in_symbolic_scope() or type(scope) is not keras.StatelessScope:
+            return self._fn(*args, **kwargs), None
+        call = StatelessCall(self._fn)
+        made, pair = self._run(call, (call.given, args, kwargs), {})
+        return call.finish(*made), pair
+
+    def _run(self, fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Pair | None]:
         packing = Packing((args, kwargs))
         tensors = packing.take_tensors()
         try:
-            pair = self._pair(packing, tuple(map(may_flow, tensors)))
+            pair = self._pair(fn, packing, tuple(map(may_flow, tensors)))
         except OUT_OF_MEMORY:
             raise
         except Exception as error:  # The plain run that follows raises what is the user's mistake.
-            return self._plainly(obstacles.untraceable(error), args, kwargs), None
+            return self._plainly(obstacles.untraceable(error), fn, args, kwargs), None
         obstacle = _BRANCHES if tf.executing_eagerly() and pair.branches_differ else pair.joint.unsupported
         if obstacle:
-            return self._plainly(obstacle, args, kwargs), None
+            return self._plainly(obstacle, fn, args, kwargs), None
+        self.obstacle = None
         if private_api.has_tangents([*tensors, *map(tf.convert_to_tensor, pair.joint.variables)]):
-            return self._fn(*args, **kwargs), None
+            return fn(*args, **kwargs), None
         return pair((args, kwargs), tensors), pair
 
-    def _pair(self, packing: Packing, flows: tuple[bool, ...]) -> Pair:
-        """The pair for a call, traced if none is known."""
+    def _pair(self, fn: Callable, packing: Packing, flows: tuple[bool, ...]) -> Pair:
+        """The pair for a call of what runs the function, traced if none is known."""
         code, settings, owner = self._code.read()
         around = Surroundings(settings)
-        is_known = code is not None and packing.is_hashable
-        kind = private_api.in_xla(), code, packing.key, flows, around.key
+        is_known = code is not None and packing.is_hashable and fn is self._fn
+        kind = own_replica.key(), private_api.in_xla(), code, packing.key, flows, around.key
         known = (self._known.get(kind) or []) if is_known else []
         for pair in known:
             if pair.takes(packing.shapes) and pair.serves() and self._holds(pair, packing.shapes):
                 if isinstance(self._fn, keras.Layer) and private_api.call_context() is None:
                     added_losses.clear_losses(self._fn)
                 return pair
-        traced = functools.partial(Pair, self._fn, packing, flows, around, self._name, owner, plan=self._plan)
+        traced = functools.partial(Pair, fn, packing, flows, around, self._name, owner, plan=self._plan)
         sizes = {packing.shapes, *(pair.shapes for pair in known)}
         with contextlib.nullcontext() if settings is None else settings.watched():
             pair = None
@@ -203,9 +210,11 @@ class Pairs:
         sizes = zip(*(itertools.chain.from_iterable(filter(None, each)) for each in (shapes, pair.planned_for)))
         return not self._is_bounded or all(None in pair or pair[0] <= pair[1] for pair in sizes)
 
-    def _plainly(self, obstacle: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def _plainly(self, obstacle: str, fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        self.obstacle = obstacle
+        run = self._otherwise if fn is self._fn else fn
         if not self._warned:
             self._warned = True
-            how = "not recomputed" if self._otherwise is self._fn else "recomputed part by part"
+            how = "recomputed part by part" if run is not fn else "not recomputed"
             warn(f"{self._name} is {how}: {obstacle}.", NotReplayableWarning)
-        return self._otherwise(*args, **kwargs)
+        return run(*args, **kwargs)

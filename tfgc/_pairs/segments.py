@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import host_memory, isolated_traces, private_api, xla_waits
+from tfgc._framework import host_memory, own_replica, private_api, xla_waits
 from tfgc._pairs.reading import Part, Reading
 from tfgc._run import emit
 from tfgc._step.step import Step, Tensor
@@ -121,7 +121,7 @@ class Segments:
             gradients = [self._gradients[k] for k in wanted]
             rows = self._backward_rows(gradients)
             make = functools.partial(self._functions, rows, gradients)
-            self._known[wanted] = isolated_traces.in_own_thread(make)
+            self._known[wanted] = own_replica.in_own_thread(make)
         functions = self._known[wanted]
         for function, ahead in zip(functions, [*functions[1:], None]):
             after = [values[name] for name in function.takes if name not in self._hosted][-1:]

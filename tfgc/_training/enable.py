@@ -7,7 +7,7 @@ import keras
 
 from tfgc import _progress, strategies
 from tfgc._core.plan import Plan
-from tfgc._errors import OptionError, check_bool
+from tfgc._errors import OptionError
 from tfgc._framework import keras_models, model_checks
 from tfgc._planning.budgets import Budget
 from tfgc._planning.planner import Request, Strategy
@@ -27,8 +27,6 @@ def enable(
     budget: Budget | None = None,
     strategy: Strategy | None = None,
     layers: Selector | Iterable[Selector] | None = None,
-    compile_segments: bool = True,
-    check_replay: bool = False,
     verbose: int = 1,
     on_oom: str | None = None,
     **strategy_options: Any,
@@ -69,10 +67,6 @@ def enable(
             paths), classes, and functions that take a layer and return whether to recompute it. A chosen layer stores
             its inputs; where one is inside another, the outer one counts. With a `budget`, the layers to choose
             among: as few of them are recomputed as the budget allows.
-        compile_segments: Whether eager calls run each segment as a
-            `tf.function`. False runs op by op, bit-equal to plain eager code.
-        check_replay: Compare shapes, dtypes and a checksum of each layer's outputs between the
-            first run and the replay. Costs a few passes over every output; not available under XLA.
         verbose: 1: print a line on standard error for each plan. 0: print nothing.
         on_oom: What `fit` and `train_on_batch` of this model do when a step runs out of memory. None: raise, with an
             explanation. "replan": put back the state from before the step, plan for less, run the step again by
@@ -90,8 +84,6 @@ def enable(
         OptionError: For unknown strategies and options; in the first training call, if there is a budget and the batch
             or other sizes are open there, as where a dataset does not say how large its batches are; from `fit`, with
             `on_oom="replan"`, where a step cannot be put back: with `steps_per_execution` or replicas.
-        ReplayMismatchError: In the backward pass of an eager step, if `check_replay` finds a difference; a
-            `tf.function` raises `tf.errors.InvalidArgumentError` with the same message.
 
     Warns:
         NothingSavedWarning: In the first training call, if no plan saves 5 % of the step.
@@ -116,19 +108,16 @@ def enable(
             + ", ".join(f"{k}={v!r}" for k, v in asked.items() if v is not None)
             + "), not both"
         )
-    check_bool("check_replay", check_replay)
-    check_bool("compile_segments", compile_segments)
     shown = _progress.check_verbose(verbose)
     out_of_memory.check_on_oom(on_oom)
     if on_oom is not None and layers is not None:
         raise OptionError(f"on_oom={on_oom!r} makes another plan: leave out layers=, which names what to recompute")
-    options = {"compile_segments": compile_segments, "check_replay": check_replay}
     if layers is not None and (plan is not None or strategy is not None or strategy_options):
         raise OptionError("layers= names what to recompute: leave plan, strategy and its options out")
     if plan is not None and plan.operations:
         plan_later(model, Request(None, None, {}, None, plan), shown)
     elif plan is not None or (layers is not None and budget is None):
-        switch(model, plan, layers, **options)
+        switch(model, plan, layers)
     else:
         among = None if layers is None else tuple(layer_selectors.choose(model, layers))
         plan_later(model, Request(strategy, budget, strategy_options, among), shown)
@@ -138,21 +127,19 @@ def enable(
     return model
 
 
-def switch(
-    model: keras.Model, plan: Plan | None, layers: Selector | Iterable[Selector] | None = None, **options: Any
-) -> None:
+def switch(model: keras.Model, plan: Plan | None, layers: Selector | Iterable[Selector] | None = None) -> None:
     """Let a model run by a plan, or recompute chosen layers, and leave what was traced before as it is."""
     if layers is not None:
         chosen = layer_selectors.choose(model, layers)
         layer_calls.restore_calls(model)
-        layer_calls.replace_calls(model, chosen, **options)
+        layer_calls.replace_calls(model, chosen)
     elif plan is not None and plan.calls:
-        layer_calls.ByCalls(model, plan, **options).run()
+        layer_calls.ByCalls(model, plan).run()
         functional_graphs.restore_methods(model)
     else:
         assert plan is not None
         check_segments(model, plan)
-        runner = Runner(model, plan, **options)
+        runner = Runner(model, plan)
         layer_calls.restore_calls(model)
         functional_graphs.replace_method(model, "call", runner.call)
 

@@ -131,7 +131,6 @@ class _GuardedFit(out_of_memory.GuardedStep):
 
     def _prepare(self, data: Any) -> None:
         """Make the variables of the model, of its optimizer and of metrics, so that the step finds them."""
-        own = stand_in(self._model)
         if self.mode != "compiled":
             # As the step itself is compiled: what plans at its first call plans here.
             step: Any = tf.function(self._step, autograph=False, jit_compile=self.mode == "xla")

@@ -15,18 +15,15 @@ import keras
 
 from tfgc._calls import names
 from tfgc._core.plan import Plan
-from tfgc._framework import (
-    call_checks,
-    keras_models,
-    layer_settings,
-    layer_values,
-    private_api,
-    weight_gradients,
-    whole_steps,
-)
-from tfgc._pure import functional
-from tfgc._replay.block import block
-from tfgc._replay.trained import Trained
+from tfgc._errors import UnsupportedModelError
+from tfgc._framework import call_checks, keras_models, layer_settings, private_api, whole_steps
+from tfgc._pairs import joint
+from tfgc._pairs.code import Code
+from tfgc._pairs.reading import Reading
+from tfgc._pairs.recompute import Pairs
+from tfgc._rewrite.order import ordered
+from tfgc._rewrite.recompute import Cut, recomputed
+from tfgc._step.step import HEAVY, Step
 from tfgc._tracing import functional_graphs
 from tfgc._training.segment_runner import Runner
 
@@ -51,58 +48,44 @@ class LayerCall:
 
     is_patched_call = True
 
-    def __init__(
-        self,
-        layer: keras.Layer,
-        *,
-        compile_segments: bool = True,
-        check_replay: bool = False,
-        backlog: weight_gradients.Backlog | None = None,
-        selective: bool = False,
-        trained: Trained | None = None,
-    ) -> None:
-        self._backlog = backlog
-        self._original = original = layer.call
-        functools.update_wrapper(self, original)
-        settings = layer_settings.Settings([layer])
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with settings.watched():
-                made = original(*args, **kwargs)
-            if check_replay:
-                functional.record_checksum(layer.path or layer.name, keras.tree.flatten(made))
-            return made
-
+    def __init__(self, layer: keras.Layer, selective: bool = False) -> None:
+        self._layer, self._original = weakref.ref(layer), layer.call
+        functools.update_wrapper(self, self._original)
         self._name = f"layer {layer.path or layer.name!r}"
-        self.block = block(
-            run,
-            name=self._name,
-            compiled=compile_segments,
-            settings=settings,
-            captures_vary=True,
-            copied=not check_replay,
-            selective=selective,
-            holds_tensors=functools.partial(layer_values.holds_foreign_tensors, layer),
-            trained=trained or Trained(),
-            owner=layer,
-        )
+        self._pairs = Pairs(self._traced, self._name, Code(layer), _storing_products if selective else None)
+
+    def _traced(self, *args: Any, **kwargs: Any) -> Any:
+        made, layer = self._original(*args, **kwargs), self._layer()
+        if joint.is_here() and layer is not None and layer_settings.holds_tensors(layer):
+            raise UnsupportedModelError("it puts a tensor aside in an attribute, where others find it")
+        return made
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why the call that came last ran the original."""
+        return self._pairs.obstacle
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        is_part = private_api.in_stateless_scope() or whole_steps.is_here()
-        if is_part or not private_api.could_train():
+        if joint.is_here() or whole_steps.is_here() or not private_api.could_train():
             return self._original(*args, **kwargs)
         call_checks.refuse_tf1_graph(self._name)
         if call_checks.is_empty(args, kwargs):
             return self._original(*args, **kwargs)
-        with weight_gradients.limited(self._backlog):
-            return self.block(*args, **kwargs)
+        return self._pairs(*args, **kwargs)
 
 
-def replace_calls(model: keras.Model, layers: Sequence[keras.Layer], plan: Plan | None = None, **options: Any) -> None:
-    """Let each of these layers of `model` recompute its inside from now on, by options of `LayerCall`."""
+def _storing_products(reading: Reading, _: Any) -> tuple[Step, None]:
+    """The step that stores the results of dear products of a layer, and makes all else again."""
+    step = reading.trace.step
+    end = max((i for i in step.order if i < reading.start), default=-1)
+    return ordered(recomputed(step, [Cut(end, stores=HEAVY)])), None
+
+
+def replace_calls(model: keras.Model, layers: Sequence[keras.Layer], plan: Plan | None = None) -> None:
+    """Let each of these layers of `model` recompute its inside from now on."""
     selective = [] if plan is None else plan.selective_layers
     named = [False] * len(layers) if plan is None else [name in selective for name in plan.recomputed_layers]
-    calls = [LayerCall(layer, selective=chosen, **options) for layer, chosen in zip(layers, named)]
+    calls = [LayerCall(layer, chosen) for layer, chosen in zip(layers, named)]
     for layer, call in zip(layers, calls):
         functional_graphs.replace_method(layer, "call", call)
     _replaced[model] = _Replaced([(weakref.ref(layer), weakref.ref(call)) for layer, call in zip(layers, calls)], plan)
@@ -114,8 +97,8 @@ class ByCalls:
     Those of the layers that it recomputes are replaced, and of functional parts with plans of their own.
     """
 
-    def __init__(self, model: keras.Model, plan: Plan, **options: Any) -> None:
-        self._model, self._plan, self._options = model, plan, options
+    def __init__(self, model: keras.Model, plan: Plan) -> None:
+        self._model, self._plan = model, plan
         self._methods: list[tuple[keras.Layer, Callable]] = []
         self._replaced: _Replaced | None = None
 
@@ -128,10 +111,9 @@ class ByCalls:
             _replaced[self._model] = self._replaced
             return
         layers, parts = names.layers_of(self._model, self._plan)
-        options = {**self._options, "backlog": weight_gradients.Backlog.of(self._plan)}
-        runners = [(part, Runner(part, of_part, under_tapes=True, **options)) for part, of_part in parts]
+        runners = [(part, Runner(part, of_part, under_tapes=True)) for part, of_part in parts]
         restore_parts(self._model)
-        replace_calls(self._model, layers, self._plan, **options)
+        replace_calls(self._model, layers, self._plan)
         for part, runner in runners:
             functional_graphs.replace_method(part, "call", runner.call)
             _replaced[self._model].calls.append((weakref.ref(part), weakref.WeakMethod(runner.call)))

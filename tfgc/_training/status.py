@@ -143,7 +143,7 @@ def _of(call: Any, part: str) -> list[PlanStatus]:
     if isinstance(call, Runner):
         return [_given(call.plan, part)]
     if not isinstance(call, PlannedCalls):
-        return [PlanStatus(None, part, unchanged=call.block.obstacle if isinstance(call, LayerCall) else None)]
+        return [PlanStatus(None, part, unchanged=call.obstacle if isinstance(call, LayerCall) else None)]
     return [_made(made, part, signature.sizes) for signature, made in call.plans.items()]
 
 

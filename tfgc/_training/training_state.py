@@ -11,7 +11,6 @@ from tfgc._core.recently_used import RecentlyUsed
 from tfgc._costs import update_bytes
 from tfgc._framework import keras_models
 from tfgc._planning import budgets
-from tfgc._replay.trained import Trained
 
 _MOST = 8  # sets of weights that train by turns
 
@@ -21,8 +20,6 @@ class TrainingState:
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
-        self.trained = Trained()  # in any of these states
-        self._latest: Hashable = None
         self._weights: list[keras.Variable] | None = None
         # Of each optimizer that was seen, by which weights trained.
         self._updates: weakref.WeakKeyDictionary[Any, RecentlyUsed] = weakref.WeakKeyDictionary()
@@ -39,9 +36,6 @@ class TrainingState:
                 return None
             self.look()
         trains = tuple([weight.trainable for weight in self._weights or ()])
-        if trains != self._latest:
-            self._latest = trains
-            self.trained.note(self._weights or ())
         compiled = getattr(self._model, "loss", None), keras_models.compiled_metrics(self._model)
         # As they were compiled: those with names are equal if these are, others if they are the same object.
         leaves = keras.tree.flatten_with_path(compiled)

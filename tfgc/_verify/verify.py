@@ -143,7 +143,7 @@ def verify(
             if is_whole:
                 comparison.prove(*step.bits(befores), functools.partial(step.unlike_copies, befores[0]))
             else:
-                enable.switch(model, plan, layers=chosen, compile_segments=mode != "eager")
+                enable.switch(model, plan, layers=chosen)
             _, planned = step.run(mode, steps, befores, rewritten=is_whole)
             layer_calls.restore_calls(model)
             comparison.compare(mode, baseline, planned, functools.partial(_others, step, mode, befores))
