@@ -1,9 +1,8 @@
 """Compare training in slices of the batch with the plain step, and with Keras's gradient accumulation.
 
-Plain steps, in a graph and op by op, steps of `train_step(micro_batches=8)`, steps by the plan of `optimal` with
-`slices=8`, Keras's optimizer with `gradient_accumulation_steps=8` on a batch that is cut by hand, and the plan once
-more with its dense layers kept and `apply_gradients="as_ready"`. `slices_memory.py` has one process a case, and
-predictions.
+Plain steps, in a graph and op by op, steps by the plan of `optimal` with `slices=8`, Keras's optimizer with
+`gradient_accumulation_steps=8` on a batch that is cut by hand, and the plan once more with its dense layers kept and
+`apply_gradients="as_ready"`. `slices_memory.py` has one process a case, and predictions.
 
 One process a network, in which the steps run in turn; each round gives one ratio of time to the plain step, and the
 medians of these count. Peaks are those of TensorFlow's allocator above what is there between steps; what each way keeps
@@ -21,13 +20,13 @@ import gc
 
 import saved_cases
 
-WAYS = ("plain", "eager", "micro_batches", "segments", "keras", "as_ready")
+WAYS = ("plain", "eager", "segments", "keras", "as_ready")
 NETWORKS = {"sample_cnn": (16, 128), "big_cnn": (16, 128), "vgg16": (16, 224)}
 SLICES = 8
 ROUNDS, WARM_UP = 5, 1
 RESULTS = saved_cases.RESULTS / "slices.json"
 HEAD = (
-    f"| network, batch | plain step | plain, op by op | `micro_batches={SLICES}` | a plan with `slices={SLICES}` | "
+    f"| network, batch | plain step | plain, op by op | a plan with `slices={SLICES}` | "
     f"Keras, `gradient_accumulation_steps={SLICES}` | `slices={SLICES}` and `as_ready` |"
 )
 
@@ -100,7 +99,7 @@ def step_of(name, way):
 
     model, loss, x, y = built(name)
     plan = plan_of(model, len(x), way)
-    options = {"micro_batches": {"micro_batches": SLICES}, "as_ready": {"apply_gradients": "as_ready"}}.get(way, {})
+    options = {"apply_gradients": "as_ready"} if way == "as_ready" else {}
     step = tfgc.train_step(model, loss, "sgd", plan=plan, **options)
     x, y = tf.constant(x), tf.constant(y)
     return lambda: float(step(x, y)["loss"])
@@ -114,7 +113,7 @@ def plan_of(model, batch, way):
     """
     import tfgc
 
-    if way in ("plain", "micro_batches"):
+    if way == "plain":
         return tfgc.plan(model, batch, strategy="keep_all")
     plan = tfgc.plan(model, batch, strategy="optimal", slices=SLICES)
     if way == "segments":

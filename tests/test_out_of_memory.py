@@ -275,7 +275,7 @@ def fail(*_):
     raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor\n\t [[{{node x}}]]")
 
 
-WITHOUT = {"at_end": {}, "as_ready": {"apply_gradients": "as_ready"}, "slices": {"micro_batches": 4}}
+WITHOUT = {"at_end": {}, "as_ready": {"apply_gradients": "as_ready"}}
 
 
 @pytest.mark.parametrize("way", WITHOUT)

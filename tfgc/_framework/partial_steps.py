@@ -1,8 +1,7 @@
-"""Keras's optimizers and losses in a part of a step: an update of some of the weights, or a slice of the batch."""
+"""Keras's optimizers in a part of a step: an update of some of the weights."""
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -38,34 +37,3 @@ def updating(optimizer: keras.Optimizer) -> Iterator[None]:
         yield
     if len(counted) != 1:
         raise unsupported("Optimizer.apply does not count by one call of iterations.assign_add")
-
-
-@contextlib.contextmanager
-def weighted(trainer: keras.Model, samples: Any) -> Iterator[None]:
-    """Count the losses of outputs, which Keras reports beside their sum, by so many samples in here."""
-    # Keras counts by the size of the batch where a trace knows it, and by 1 else, as in a loop over slices.
-    compiled = attribute(trainer, "_compile_loss")
-    if compiled is None:
-        yield
-        return
-    with contextlib.ExitStack() as stack:
-
-        def weigh() -> None:
-            for tracker in compiled.metrics:
-                update = functools.partial(_update, tracker.update_state, samples)
-                stack.enter_context(replaced(tracker, "update_state", update))
-
-        def built(y_true: Any, y_pred: Any) -> None:
-            build(y_true, y_pred)
-            weigh()
-
-        build = compiled.build
-        if compiled.built:
-            weigh()
-        else:  # The first call makes the trackers and then updates them.
-            stack.enter_context(replaced(compiled, "build", built))
-        yield
-
-
-def _update(update: Callable, samples: Any, values: Any, sample_weight: Any = None) -> Any:
-    return update(values, sample_weight=samples)
