@@ -80,7 +80,7 @@ class FollowingStep(out_of_memory.GuardedStep):
         return out_of_memory.step_by_nodes(trainer.model, plan, x, trainer.optimizer, trainer.loss, self.mode)
 
     def can_be_taken_back(self) -> bool:
-        return not (self._trainer.as_ready or tf.distribute.has_strategy())
+        return not tf.distribute.has_strategy()
 
     def replace(self, plan: Plan, needed_bytes: int) -> None:
         function = self._functions.get(self._key())

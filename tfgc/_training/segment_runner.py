@@ -26,7 +26,6 @@ from tfgc._core.segments import Segment
 from tfgc._errors import OptionError, PlanMismatchError
 from tfgc._framework import (
     backward_order,
-    complete_gradients,
     layer_settings,
     private_api,
     weight_gradients,
@@ -50,7 +49,6 @@ class Runner:
 
     Args:
         model, plan, compile_segments, check_replay: As for `tfgc.enable`.
-        early: Whether gradients of weights are to be complete one after the other (`early_updates`).
         backlog: How much gradients of weights may hold that are put off; None for what follows from the plan.
         under_tapes: Whether calls with `training=False` run by the plan, too, if a tape records (see `LayerCall`).
         trained: Where variables that trained are noted; other plans of the model may share it.
@@ -63,7 +61,6 @@ class Runner:
         *,
         compile_segments: bool = True,
         check_replay: bool = False,
-        early: bool = False,
         backlog: weight_gradients.Backlog | None = None,
         under_tapes: bool = False,
         trained: Trained | None = None,
@@ -73,7 +70,7 @@ class Runner:
         self._backlog = backlog
         self.model = model
         watch = functional.record_checksum if check_replay else None
-        self._options = (compile_segments, watch, early, trained or Trained())
+        self._options = (compile_segments, watch, trained or Trained())
         self.use(plan)
 
     def use(self, plan: Plan) -> None:
@@ -83,8 +80,7 @@ class Runner:
         plan_report.warn_of_host(self.model.name, plan)
         self.plan, self.program = plan, program
         options = RunOptions(program, *self._options)
-        segments = segment_boundaries.cut_after_weights(program, plan.segments) if options.early else plan.segments
-        self._run = _SegmentChain(options, segments, program.outputs)
+        self._run = _SegmentChain(options, plan.segments, program.outputs)
 
     def _follow(self) -> None:
         # The caller may be tracing.
@@ -124,7 +120,6 @@ class RunOptions:
     program: keras_graph.Program
     compiled: bool = False
     watch: Callable[[str, list], None] | None = None
-    early: bool = False
     trained: Trained = dataclasses.field(default_factory=Trained)
 
 
@@ -137,7 +132,6 @@ class _SegmentChain:
     def __init__(
         self, options: RunOptions, segments: Sequence[Segment], kept: Collection[Ref], prefix: str = ""
     ) -> None:
-        self._early = options.early
         self._offloads = any(segment.offload for segment in segments)
         kinds = shared_traces.Kinds()
         stored = segment_boundaries.stored_on_device(options.program.graph, segments) if self._offloads else ()
@@ -158,8 +152,6 @@ class _SegmentChain:
             for waiting in before:
                 made = [waiting.ahead(tensor) for tensor in made]
             before = stored
-            if self._early:
-                made = [complete_gradients.later(tensor) for tensor in made]
             table.update(zip(segment.produced, made))
             for ref in release:
                 del table[ref]
@@ -194,7 +186,7 @@ def _build(
     function, replay_fn = _SegmentFunction(options, segment), None
     if segment.inner is not None:
         # Not compiled: a replay is either traced as a whole or meant to run op by op.
-        uncompiled = dataclasses.replace(options, compiled=False, early=False)
+        uncompiled = dataclasses.replace(options, compiled=False)
         inner = _SegmentChain(uncompiled, segment.inner.segments, function.produced, f"{number}.")
         replay_fn = functools.partial(function.run_by, inner)
     member = first = None

@@ -15,7 +15,7 @@ from tfgc._planning import by_calls, planner
 from tfgc._planning.planner import Request
 from tfgc._replay import call_checks
 from tfgc._tracing import functional_graphs
-from tfgc._training import early_updates, out_of_memory
+from tfgc._training import out_of_memory
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.following_step import FollowingStep
 from tfgc._training.rewritten_function import RewrittenFunction, Settings
@@ -46,7 +46,6 @@ def train_step(
     metrics: Sequence[Any] = (),
     run_eagerly: bool = False,
     jit_compile: bool = False,
-    apply_gradients: str = early_updates.AT_END,
     on_oom: str | None = None,
 ) -> TrainingStep:
     """Return a function that trains `model` on one batch, by a plan.
@@ -64,14 +63,11 @@ def train_step(
             for several outputs a list or dict of them; None where layers add the losses, and the step is given no `y`.
         optimizer: A `keras.Optimizer` or its name.
         plan: A `tfgc.Plan`. Default: that of least memory for the step as a whole, as `tfgc.function` finds it;
-            `tfgc.plan(model)` in Python, for XLA, and with what changes the update.
+            `tfgc.plan(model)` in Python, for XLA and for replicas.
         metrics: What `model.compile` takes. They accumulate until `step.reset_metrics()`.
         run_eagerly: Run the step in Python, with every segment compiled, instead
             of the whole step as one `tf.function`.
         jit_compile: Compile the step with XLA.
-        apply_gradients: When weights are updated. "at_end": when all gradients are there. "as_ready": each weight as
-            soon as its own gradient is complete, which is then freed. The updates are the same; a step that fails in
-            its backward pass leaves some weights updated.
         on_oom: What to do when a step runs out of memory. None: raise. "replan": put back the state from before the
             step, plan for less, run the step again by that plan, and warn. The update of the weights then waits for
             all gradients, which may hold more of them at once.
@@ -84,8 +80,7 @@ def train_step(
         UnsupportedModelError: If the model is neither Sequential nor functional, or has no trainable weights. From the
             step: in a TensorFlow 1 graph; with `on_oom="replan"`, if the step writes what cannot be put back.
         OptionError: For an optimizer, a loss or a metric that Keras does not know, and for options that do not exist or
-            exclude each other, as `apply_gradients="as_ready"` with what needs all gradients at once. From the step:
-            without `y` where there is a `loss`.
+            exclude each other. From the step: without `y` where there is a `loss`.
         PlanMismatchError: If the plan was made for another model, or is one by the calls of layers; in a step, if the
             model's layers have changed since.
         tf.errors.ResourceExhaustedError: From the step, if it runs out of memory; with `on_oom="replan"` only if no
@@ -119,34 +114,22 @@ def train_step(
     keras_names.check_metrics(metrics or (), model)
     out_of_memory.check_on_oom(on_oom)
     replicas = tf.distribute.has_strategy()
-    early_updates.check_option(
-        apply_gradients,
-        (jit_compile, "jit_compile=True", "XLA chooses when each weight is updated. Leave one of them out"),
-        (
-            on_oom is not None,
-            f"on_oom={on_oom!r}",
-            "a weight that is updated cannot be put back. Leave one of them out",
-        ),
-        (replicas, "tf.distribute", "replicas add up all gradients at once. Leave apply_gradients out"),
-    )
     if on_oom is not None and replicas:
         raise OptionError("on_oom='replan': a step of several replicas cannot be taken back; leave it out")
     strategies.check_plan(plan)
     mode = "compiled" if run_eagerly else "xla" if jit_compile else "graph"
-    is_whole = plan is None and mode == "graph" and not replicas and apply_gradients == early_updates.AT_END
+    is_whole = plan is None and mode == "graph" and not replicas
     functional_graphs.functional_of(model)
     if is_whole:
         plan = planner.plan(model, strategy="keep_all")
     elif plan is None:
         plan = planner.plan(model, mode="xla" if mode == "xla" else "graph")
-    runner = Runner(model, plan, early=apply_gradients == early_updates.AS_READY)
+    runner = Runner(model, plan)
     if not model.trainable_weights:
         raise UnsupportedModelError(f"{model.name!r} has no trainable weights, so a step has nothing to update")
-    trainer = Trainer(model, runner.call, as_ready=apply_gradients == early_updates.AS_READY)
+    trainer = Trainer(model, runner.call)
     trainer.compile(used, loss, metrics=metrics or None, run_eagerly=run_eagerly, auto_scale_loss=False)
     used.build(model.trainable_variables)
-    if trainer.as_ready:
-        early_updates.check_optimizer(used, model.trainable_variables)
 
     def step(x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, tf.Tensor]:
         with tf.init_scope():  # where the step is called, whatever traces it

@@ -6,17 +6,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._training.early_updates import EarlyUpdates
-
 
 class Trainer(keras.Model):
     """A model run by another `call`, with Keras's reading of `loss` and `metrics`."""
 
-    def __init__(self, model: keras.Model, call: Callable[..., Any], *, as_ready: bool = False) -> None:
+    def __init__(self, model: keras.Model, call: Callable[..., Any]) -> None:
         # It is a separate model, so that compiling it leaves the user's as it is.
         super().__init__(name="train_step", dtype=model.dtype_policy, autocast=False)
         self.model = model
-        self.as_ready = as_ready
         self.output_names = getattr(model, "output_names", None)
         self._run = call
         self.built = True
@@ -26,17 +23,6 @@ class Trainer(keras.Model):
 
     def step(self, x: Any, y: Any, sample_weight: Any = None) -> dict[str, Any]:
         """Train on one batch; return the metrics so far, and the batch's loss."""
-        batch = (x, y, sample_weight)
-        if self.as_ready:
-            loss = self._update_early(*batch)
-            return {**self.get_metrics_result(), "loss": loss}
-        loss, gradients = self._gradients(*batch)
-        optimizer: Any = self.optimizer
-        optimizer.apply_gradients(zip(gradients, self.model.trainable_variables))
-        return {**self.get_metrics_result(), "loss": loss}
-
-    def _gradients(self, x: Any, y: Any, sample_weight: Any) -> tuple[tf.Tensor, list[Any]]:
-        """The loss and its gradients, scaled as the optimizer wants them."""
         optimizer: Any = self.optimizer
         with tf.GradientTape() as tape:
             predictions = self(x, training=True)
@@ -44,17 +30,5 @@ class Trainer(keras.Model):
             scaled = optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, [v.value for v in self.model.trainable_variables])
         self.compute_metrics(x, y, predictions, sample_weight)
-        return loss, gradients
-
-    def _update_early(self, x: Any, y: Any, sample_weight: Any) -> tf.Tensor:
-        """Update each weight as soon as its gradient is complete; return the loss."""
-        optimizer: Any = self.optimizer
-        updates = EarlyUpdates(optimizer, self.model.trainable_variables)
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            updates.watch(tape)
-            predictions = self(x, training=True)
-            loss: Any = self.compute_loss(x, y, predictions, sample_weight)
-            scaled = optimizer.scale_loss(loss)
-        updates.run(tape, scaled)
-        self.compute_metrics(x, y, predictions, sample_weight)
-        return loss
+        optimizer.apply_gradients(zip(gradients, self.model.trainable_variables))
+        return {**self.get_metrics_result(), "loss": loss}
