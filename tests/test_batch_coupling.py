@@ -111,7 +111,10 @@ def test_what_has_no_row_for_each_sample_cannot_be_cut(shape):
 
 WORDS = {
     "BatchNormalization": "updates its variable",
+    "RandomCrop": "draws random numbers",
     "SpectralNormalization": "updates its variable",
+    "add_loss": "adds a loss",
+    "unseeded keras.random": "draws random numbers",
     "state of its own": "updates its variable",
     "nested sublayers": "updates its variable",
     "stateful GRU and LSTM": "cannot be traced for 6 samples",
@@ -239,7 +242,8 @@ class LearnedStep(L.Layer):
     def call(self, x):
         share = 1.0 / tf.sqrt(tf.cast(tf.size(x), x.dtype))
         step = tf.cast(self.step, x.dtype)
-        return x / (step * share + tf.stop_gradient(step * (1.0 - share)))
+        fixed = tf.stop_gradient(step)
+        return x / (fixed + share * (step - fixed))
 
 
 @tf.custom_gradient
