@@ -1,7 +1,7 @@
 """Losses over the whole batch: a batch eight times as large in the memory of the plain step, by slices of segments.
 
 A SimCLR-like model (one encoder, two views of each image, each to be found among all) and a CLIP-like one (a tower for
-images and one for texts). Gradient accumulation and `micro_batches` would compare each sample with those of its slice.
+images and one for texts). Gradient accumulation would compare each sample with those of its slice.
 
 One process a case: the plain step of a batch, that of eight times the batch, and that by a plan with slices. Peaks are
 those of TensorFlow's allocator above what is there between steps, the most of two steps after one to warm up. The

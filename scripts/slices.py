@@ -1,8 +1,7 @@
 """Compare training in slices of the batch with the plain step, and with Keras's gradient accumulation.
 
-Plain steps, in a graph and op by op, steps of `train_step(micro_batches=8)`, steps by the plan of `optimal` with
-`slices=8`, Keras's optimizer with `gradient_accumulation_steps=8` on a batch that is cut by hand, and the plan once
-more with its dense layers kept and `apply_gradients="as_ready"`. `slices_memory.py` has one process a case, and
+Plain steps, in a graph and op by op, steps by the plan of `optimal` with `slices=8`, and Keras's optimizer with
+`gradient_accumulation_steps=8` on a batch that is cut by hand. `slices_memory.py` has one process a case, and
 predictions.
 
 One process a network, in which the steps run in turn; each round gives one ratio of time to the plain step, and the
@@ -16,19 +15,18 @@ between steps beyond the plain one is shown beside them.
 Results are saved in scripts/results/slices.json.
 """
 
-import dataclasses
 import gc
 
 import saved_cases
 
-WAYS = ("plain", "eager", "micro_batches", "segments", "keras", "as_ready")
+WAYS = ("plain", "eager", "segments", "keras")
 NETWORKS = {"sample_cnn": (16, 128), "big_cnn": (16, 128), "vgg16": (16, 224)}
 SLICES = 8
 ROUNDS, WARM_UP = 5, 1
 RESULTS = saved_cases.RESULTS / "slices.json"
 HEAD = (
-    f"| network, batch | plain step | plain, op by op | `micro_batches={SLICES}` | a plan with `slices={SLICES}` | "
-    f"Keras, `gradient_accumulation_steps={SLICES}` | `slices={SLICES}` and `as_ready` |"
+    f"| network, batch | plain step | plain, op by op | a plan with `slices={SLICES}` | "
+    f"Keras, `gradient_accumulation_steps={SLICES}` |"
 )
 
 
@@ -100,30 +98,18 @@ def step_of(name, way):
 
     model, loss, x, y = built(name)
     plan = plan_of(model, len(x), way)
-    options = {"micro_batches": {"micro_batches": SLICES}, "as_ready": {"apply_gradients": "as_ready"}}.get(way, {})
-    step = tfgc.train_step(model, loss, "sgd", plan=plan, **options)
+    step = tfgc.train_step(model, loss, "sgd", plan=plan)
     x, y = tf.constant(x), tf.constant(y)
     return lambda: float(step(x, y)["loss"])
 
 
 def plan_of(model, batch, way):
-    """The plan of a way to train.
-
-    A segment in slices has all gradients of its weights at its end, and those of a slice beside them. So where updates
-    are early the layers from `Flatten` on, which have most of the weights, are apart.
-    """
+    """The plan of a way to train."""
     import tfgc
 
-    if way in ("plain", "micro_batches"):
+    if way == "plain":
         return tfgc.plan(model, batch, strategy="keep_all")
-    plan = tfgc.plan(model, batch, strategy="optimal", slices=SLICES)
-    if way == "segments":
-        return plan
-    names = [name for segment in plan.segments for name in segment.nodes]
-    dense = names[next(i for i, name in enumerate(names) if name.startswith("flatten")) :]
-    fronts = ((s, tuple(name for name in s.nodes if name not in dense)) for s in plan.segments)
-    segments = [dataclasses.replace(segment, nodes=nodes) for segment, nodes in fronts if nodes]
-    return dataclasses.replace(plan, segments=(*segments, tfgc.Segment(tuple(dense), mode="keep")))
+    return tfgc.plan(model, batch, strategy="optimal", slices=SLICES)
 
 
 def op_by_op(name):

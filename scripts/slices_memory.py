@@ -21,8 +21,8 @@ LARGER = 4
 RESULTS = saved_cases.RESULTS / "slices-memory.json"
 HEAD = (
     f"| network, batch | activations, predicted | with `slices={slices.SLICES}` | whole step | "
-    f"`micro_batches={slices.SLICES}` | `slices={slices.SLICES}` | "
-    f"Keras, `gradient_accumulation_steps={slices.SLICES}` | `slices={slices.SLICES}` and `as_ready` |"
+    f"`slices={slices.SLICES}` | "
+    f"Keras, `gradient_accumulation_steps={slices.SLICES}` |"
 )
 
 
@@ -47,7 +47,7 @@ def table(saved):
             else:
                 steps.append("not measured")
         lines.append(f"{start}, work x {1 + other['overhead']:.2f} | {' | '.join(steps)} |")
-    return "\n".join([HEAD, "|" + " --- |" * 8, *lines])
+    return "\n".join([HEAD, "|" + " --- |" * 6, *lines])
 
 
 def row(name, case):

@@ -60,3 +60,27 @@ def peak(step, *arguments, steps=3, of=max, device="CPU:0"):
         step(*arguments)
         peaks.append(info("peak", device) - before)
     return of(peaks)
+
+
+def requested(step, *arguments):
+    """The most bytes asked for at once in a call of `step`, warmed up: of the order alone, whatever chunks are free."""
+    from tfgc._framework import profiler
+
+    step(*arguments)
+    events = []
+    for plane in profiler.planes(lambda: step(*arguments)):
+        stats = {key: stat.name for key, stat in plane.stat_metadata.items()}
+        for line in plane.lines:
+            for event in line.events:
+                name = plane.event_metadata[event.metadata_id].name
+                if name in ("MemoryAllocation", "MemoryDeallocation"):
+                    seen = {stats[stat.metadata_id]: stat.int64_value for stat in event.stats}
+                    events.append((line.timestamp_ns * 1000 + event.offset_ps, name, seen))
+    held, most = {}, 0
+    for _, name, seen in sorted(events, key=lambda event: event[0]):
+        if name == "MemoryAllocation":
+            held[seen["addr"]] = seen["requested_bytes"]
+        else:
+            held.pop(seen["addr"], None)
+        most = max(most, sum(held.values()))
+    return most

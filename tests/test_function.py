@@ -581,7 +581,8 @@ def test_loops_and_branches_that_read_variables_run_again():
 
 
 def optimized_peak():
-    """Measured and planned, with TensorFlow's graph optimizer."""
+    """Measured and planned, with TensorFlow's graph optimizer, on one thread: the peak is that of one order."""
+    tf.config.threading.set_inter_op_parallelism_threads(1)
     x = inputs = keras.Input((128, 64))
     for _ in range(4):
         y = L.Dense(512, "gelu")(L.LayerNormalization()(x))
@@ -596,11 +597,11 @@ def optimized_peak():
             v.assign_sub(0.01 * gradient)
         return loss
 
-    measured = memory.peak(step, tf.random.normal((16, 128, 64)), steps=9, of=min)
+    measured = memory.requested(step, tf.random.normal((16, 128, 64)))
     (now,) = step.status().traces
     return measured, now.needed_bytes - now.held_bytes
 
 
 def test_the_graph_optimizer_does_not_reorder_the_products_of_a_step():
     measured, planned = memory.alone(optimized_peak)
-    assert measured <= 1.1 * planned
+    assert measured <= 1.02 * planned  # 1.04 where some products are reordered

@@ -216,7 +216,6 @@ CALLS = [
     (lambda: tfgc.train_step(net(), "mse", "sgd", metrics="mae"), "metrics='mae'", "give a list, metrics=['mae']"),
     (lambda: tfgc.train_step(net(), "mse", "sgd", jit_compile="auto"), "jit_compile='auto'", "True or False"),
     (lambda: tfgc.train_step(net(), "mse", "sgd", run_eagerly=1), "run_eagerly=1", "True or False"),
-    (lambda: tfgc.train_step(net(), "mse", "sgd", apply_gradients="redy"), "'redy'", "'at_end' or 'as_ready'"),
     (step_by_calls, "'calls'", "tfgc.enable(model, plan)"),
     (lambda: tfgc.split(*planned_by_calls()), "'calls'", "strategy='optimal'"),
     (lambda: tfgc.disable(3), "3 is not", "give the model itself"),

@@ -106,19 +106,6 @@ def test_in_plans_by_calls():
     assert not free_of_gradients(found, model.trainable_variables[0].shape)
 
 
-@pytest.mark.parametrize("name", each("AdamW", of=("AdamW", "momentum", "Lion")))
-def test_beside_updates_as_gradients_come(name):
-    model, x, y = dense(EARLY[name])
-    other, *_ = dense(EARLY[name])
-    other.set_weights(model.get_weights())
-    step = tfgc.train_step(model, "mse", EARLY[name](), plan=halves(model), apply_gradients="as_ready")
-    for _ in range(3):
-        step(x, y)
-        other.train_on_batch(x, y)
-    for found, wanted in zip(model.get_weights(), other.get_weights(), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
-
-
 def test_with_sparse_gradients():
     def built():
         keras.utils.set_random_seed(0)

@@ -8,7 +8,7 @@ from equality import assert_equal, fresh, noise, train
 
 import tfgc
 from tfgc._core.plan import Plan
-from tfgc._framework import slice_rows, xla_gradients
+from tfgc._framework import xla_gradients
 from tfgc._tracing import keras_graph
 from tfgc.zoo.gpt import TiedEmbedding
 
@@ -232,14 +232,3 @@ def test_kernels_without_elements_under_xla():
         return tape.gradient(loss, [v.value for v in model.trainable_variables])
 
     assert len(step(tf.constant(noise(4, 6)))) == 10
-
-
-def test_rows_of_products_are_found_behind_a_barrier(monkeypatch):
-    """Slices held a kernel's gradient in place of the rows that it is a product of."""
-    made, product = [], slice_rows.product
-    monkeypatch.setattr(slice_rows, "product", lambda *given: made.append(given) or product(*given))
-    model = fresh(lambda: keras.Sequential([keras.Input((64,)), *(L.Dense(64, "tanh") for _ in range(3)), L.Dense(1)]))
-    plan = Plan.from_pieces(keras_graph.read(model), [(0, 2, "recompute"), (2, 4, "keep")], strategy="by hand")
-    step = tfgc.train_step(model, "mse", "sgd", plan=plan, jit_compile=True, micro_batches=4)
-    step(tf.constant(noise(8, 64)), tf.constant(noise(8, 1)))
-    assert len(made) == 3

@@ -1,8 +1,8 @@
 """Which layers of a model can run on slices of a batch, and give what they give on all of it.
 
 Independence of the samples is read from the operations of a call. Where they do not show it (a loop, an operation that
-is not known), for layers that are not Keras's own and for losses that a call adds, the call runs on noise, whole and in
-slices, and both must give the same results, losses and gradients (`noise_runs`).
+is not known) and for layers that are not Keras's own, the call runs on noise, whole and in slices, and both must give
+the same results and gradients (`noise_runs`).
 """
 
 import dataclasses
@@ -20,21 +20,18 @@ from tfgc._costs.sample_noise import SAMPLES
 from tfgc._error_texts import one_line
 from tfgc._framework import graph_building, keras_models, private_api, tensor_attributes
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
-from tfgc._pure import drawn_rows, functional, inner_functions, obstacles, random_draws
+from tfgc._pure import drawn_rows, functional, inner_functions, obstacles
 from tfgc._tracing.keras_graph import Program
 
 # How the obstacle of a layer begins that has state, as BatchNormalization has unless it is frozen.
 UPDATES = "updates its variable"
 
 
-def read(
-    program: Program, given: Mapping[Ref, Any], names: Sequence[str] | None = None, exactly: bool = False
-) -> tuple[dict[str, str | None], dict[Ref, tf.TensorSpec]]:
-    """Why nodes of a model, by name, give something else on slices of a batch, or None; and what they make of samples.
+def read(program: Program, given: Mapping[Ref, Any], names: Sequence[str] | None = None) -> dict[str, str | None]:
+    """Why nodes of a model, by name, give something else on slices of a batch, or None.
 
     It ends at a node that cannot be traced. How many samples the tensors, or specs, that the nodes read from outside
-    have does not matter. If `exactly`, nodes are to draw the random numbers of the whole batch (`drawn_rows`), and to
-    add no losses; else other numbers as random will do, and losses that are means over the samples.
+    have does not matter. Nodes are to draw the random numbers of the whole batch (`drawn_rows`), and to add no losses.
     """
     found: dict[str, str | None] = {}
     nodes = [program.graph.nodes[program.graph.position[name]] for name in names or program.graph.position]
@@ -55,8 +52,8 @@ def read(
             except Exception as error:  # The layer is the user's code; a stateful one takes no other batches.
                 found[node.name] = f"cannot be traced for {SAMPLES} samples ({one_line(error)})"
                 break
-            found[node.name] = _obstacle(program, node, table, graph.get_operations()[start:], scope, exactly)
-    return found, {ref: tf.TensorSpec(t.shape, t.dtype) for ref, t in table.items() if isinstance(t, tf.Tensor)}
+            found[node.name] = _obstacle(program, node, table, graph.get_operations()[start:], scope)
+    return found
 
 
 def checked_for_slices(program: Program, graph: Graph) -> Graph:
@@ -73,7 +70,7 @@ def checked_for_slices(program: Program, graph: Graph) -> Graph:
         if cost.sliceable and not own_layer:
             if call is None or call not in known:
                 given = {ref: tf.TensorSpec(graph.specs[ref].shape, graph.specs[ref].dtype) for ref in node.inputs}
-                known[call] = read(program, given, [node.name], exactly=True)[0][node.name] is None
+                known[call] = read(program, given, [node.name])[node.name] is None
             cost = dataclasses.replace(cost, sliceable=known[call])
         nodes.append(dataclasses.replace(node, cost=cost))
     return dataclasses.replace(graph, nodes=tuple(nodes))
@@ -85,7 +82,6 @@ def _obstacle(
     table: Mapping[Ref, Any],
     operations: Sequence[tf.Operation],
     scope: functional.Scope,
-    exactly: bool,
 ) -> str | None:
     """Why the call of a node on symbolic tensors, some of which may carry masks, gives something else on slices."""
     operation = program.call_of(node.name)[0]
@@ -99,10 +95,9 @@ def _obstacle(
     written = next((op.name for op in operations if obstacles.writes(op)), None)
     if written is not None:
         return f"has an operation, {written!r}, that may change something with each batch"
-    if exactly:
-        reason = "adds a loss" if scope.losses else drawn_rows.obstacle(operations, SAMPLES, private_api.in_xla())
-        if reason is not None:
-            return reason
+    reason = "adds a loss" if scope.losses else drawn_rows.obstacle(operations, SAMPLES, private_api.in_xla())
+    if reason is not None:
+        return reason
     given = [ref for ref in dict.fromkeys(node.inputs) if table[ref] is not None]
     masks = {ref: tensor_attributes.mask_of(table[ref]) for ref in given}
     masked = [ref for ref in given if masks[ref] is not None]
@@ -110,17 +105,15 @@ def _obstacle(
     made = [table[ref] for ref in node.made]
     dense = all(isinstance(t, tf.Tensor) for t in (*read, *made))
     shown = dense and not batch_coupling.couples(operations, read, made)
-    if shown and keras_models.is_keras_own(operation) and not scope.losses:
+    if shown and keras_models.is_keras_own(operation):
         return None
     if any(t.dtype == tf.string for t in read) and not keras_models.is_keras_own(operation):
         return "reads strings, of which those in the batch are not known when it is looked at"
     # Operations that show it do so for all values, not for what Python code reads of the batch, such as its size.
-    kinds = sample_noise.kinds(() if shown and not scope.losses else operations)
+    kinds = sample_noise.kinds(() if shown else operations)
     try:
         with graph_building.eagerly_recorded():
-            runs = NoiseRuns(program, node, given, masked, read)
-            by_rows = drawn_rows.obstacle(operations, SAMPLES, xla=False) is None  # It runs op by op.
-            return runs.compared(kinds, None if by_rows else random_draws.count(operations))
+            return NoiseRuns(program, node, given, masked, read).compared(kinds)
     except OUT_OF_MEMORY:
         raise
     except Exception as error:  # The layer is the user's code.

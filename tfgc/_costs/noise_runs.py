@@ -1,4 +1,4 @@
-"""A call of a node on noise, whole and in slices: both must give the same results, losses and gradients.
+"""A call of a node on noise, whole and in slices: both must give the same results and gradients.
 
 Gradients are those of a sum of squares: with respect to what the call reads a row for each sample, and with respect to
 weights a sum over the samples, which slices add up. Variables hold noise meanwhile: a weight of zero would hide what is
@@ -18,7 +18,7 @@ from tfgc._costs import sample_noise
 from tfgc._costs.sample_noise import SAMPLES
 from tfgc._framework import keras_models, tensor_attributes
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
-from tfgc._pure import drawn_rows, random_draws
+from tfgc._pure import drawn_rows
 from tfgc._tracing.keras_graph import Program
 
 _ROUNDING = {"float64": 1e-14, "float32": 4e-6, "float16": 1 / 32, "bfloat16": 1 / 8}
@@ -27,10 +27,9 @@ _HALF = SAMPLES // 2
 
 
 class _Made(NamedTuple):
-    """What a run made: outputs, added losses, gradients of what it read, and of its weights."""
+    """What a run made: outputs, gradients of what it read, and of its weights."""
 
     outputs: list[tf.Tensor]
-    losses: list[tf.Tensor]
     of_read: list[tf.Tensor]
     of_weights: list[tf.Tensor]
 
@@ -48,16 +47,12 @@ class NoiseRuns:
     masked: list[Ref]  # those that carry masks
     read: list[Any]  # tensors like those given, and then like their masks
 
-    def compared(self, kinds: Iterable[sample_noise.Kind], as_random: int | None) -> str | None:
-        """Why runs on slices of noise give something else than those on whole batches; None if they give the same.
-
-        `as_random` is how many times a run draws random numbers, if slices may draw others than the rows of those; None
-        if they draw those rows, or nothing is drawn.
-        """
+    def compared(self, kinds: Iterable[sample_noise.Kind]) -> str | None:
+        """Why runs on slices of noise give something else than those on whole batches; None if they give the same."""
         random = np.random.default_rng(0)
         for kind in kinds:
             try:
-                reason = self._compared_on(random, kind, as_random)
+                reason = self._compared_on(random, kind)
             except OUT_OF_MEMORY:
                 raise
             except Exception:  # The layer is the user's code, which may take no value beside those it compares with.
@@ -68,46 +63,24 @@ class NoiseRuns:
                 return reason
         return None
 
-    def _compared_on(self, random: np.random.Generator, kind: sample_noise.Kind, as_random: int | None) -> str | None:
-        first, other = ([_drawn(random, t, kind) for t in self.read] for _ in range(2))
+    def _compared_on(self, random: np.random.Generator, kind: sample_noise.Kind) -> str | None:
+        given = [_drawn(random, t, kind) for t in self.read]
         weights = getattr(self.program.call_of(self.node.name)[0], "trainable_variables", ())
         values = [(v, sample_noise.weight(random, v.value)) for v in weights]
-        if as_random is not None:
-            return self._compared_as_random(first, other, values, as_random)
-        whole = self._run(first, values)
+        whole = self._run(given, values)
         if not whole.has_rows():
             return "does not give one result for each sample of a batch"
         with drawn_rows.rows_from(0):
-            one = self._run([t[:_HALF] for t in first], values)
+            one = self._run([t[:_HALF] for t in given], values)
         with drawn_rows.rows_from(_HALF):
-            two = self._run([t[_HALF:] for t in first], values)
-        if not equal(whole.outputs, [tf.concat(pair, 0) for pair in zip(one.outputs, two.outputs)]):
+            two = self._run([t[_HALF:] for t in given], values)
+        if not _equal(whole.outputs, [tf.concat(pair, 0) for pair in zip(one.outputs, two.outputs)]):
             return "mixes the samples of a batch"
-        if not equal(whole.losses, [(a + b) / 2 for a, b in zip(one.losses, two.losses)]):
-            return "adds a loss that is not a mean over the samples"
-        if not equal(whole.of_read, [tf.concat(pair, 0) for pair in zip(one.of_read, two.of_read)]):
+        if not _equal(whole.of_read, [tf.concat(pair, 0) for pair in zip(one.of_read, two.of_read)]):
             return "mixes the samples of a batch in its gradient"
         if not _equal_sums(whole.of_weights, zip(one.of_weights, two.of_weights), self._computed_in()):
             return "has a gradient of a weight that is not a sum over the samples"
         return None
-
-    def _compared_as_random(
-        self, first: Sequence[tf.Tensor], other: Sequence[tf.Tensor], values: Sequence[tuple], draws: int
-    ) -> str | None:
-        """The same for slices that draw other random numbers: the first half, beside other samples, and alone."""
-        drawn, drawn_alone = [], []
-        with random_draws.noted(drawn, seeded=True):
-            whole = self._run(first, values)
-        if not whole.has_rows():
-            return "does not give one result for each sample of a batch"
-        if whole.losses:
-            return "draws random numbers and adds a loss, which may not be a mean over the samples"
-        mixed = self._run([tf.concat([a[:_HALF], b[_HALF:]], 0) for a, b in zip(first, other)], values)
-        with random_draws.noted(drawn_alone, seeded=True):
-            alone = self._run([t[:_HALF] for t in first], values)
-        # Draws in functions are not seen, and for a smaller batch some are others.
-        alike = len(drawn) == draws and _begin_alike(drawn, drawn_alone)
-        return _first_rows_differ(whole, mixed) or (_first_rows_differ(whole, alone) if alike else None)
 
     def _computed_in(self) -> set[str]:
         """The dtypes that its layers compute in."""
@@ -122,7 +95,7 @@ class NoiseRuns:
             tensor_attributes.set_mask(table[ref], mask)
         sources = [x for x in given if x.dtype.is_floating]
         weights = [value for _, value in values if value.dtype.is_floating]
-        with tf.GradientTape() as tape, keras.StatelessScope(values, collect_losses=True) as scope:
+        with tf.GradientTape() as tape, keras.StatelessScope(values):
             tape.watch([*sources, *weights])
             self.program.run([self.node.name], table, training=True)
             made = [value for ref, value in table.items() if ref not in self.node.inputs]
@@ -133,22 +106,7 @@ class NoiseRuns:
         except LookupError:  # An operation without a gradient, which training does not ask for.
             found = []
         found = list(map(tf.convert_to_tensor, found))
-        losses = [tf.reduce_sum(loss) for loss in scope.losses]
-        return _Made(made, losses, found[: len(sources)], found[len(sources) :])
-
-
-def _first_rows_differ(one: _Made, other: _Made) -> str | None:
-    """What is not the same of two runs on the same first half of a batch, and with the same draws for it."""
-    if not equal([t[:_HALF] for t in one.outputs], [t[:_HALF] for t in other.outputs]):
-        return "mixes the samples of a batch"
-    same = equal([t[:_HALF] for t in one.of_read], [t[:_HALF] for t in other.of_read])
-    return None if same else "mixes the samples of a batch in its gradient"
-
-
-def _begin_alike(drawn: Sequence[tf.Tensor], alone: Sequence[tf.Tensor]) -> bool:
-    """Whether what was drawn for a slice alone is what was drawn for the whole batch, or its first rows."""
-    same = (np.array_equal(a[: b.shape[0]] if a.shape.rank and b.shape.rank else a, b) for a, b in zip(drawn, alone))
-    return len(drawn) == len(alone) and all(same)
+        return _Made(made, found[: len(sources)], found[len(sources) :])
 
 
 def _factors(tensor: tf.Tensor) -> tf.Tensor:
@@ -157,7 +115,7 @@ def _factors(tensor: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.reshape(tf.linspace(1.0, 2.0, shape.num_elements()), shape), tensor.dtype)
 
 
-def equal(a: Sequence[tf.Tensor], b: Sequence[tf.Tensor]) -> bool:
+def _equal(a: Sequence[tf.Tensor], b: Sequence[tf.Tensor]) -> bool:
     """Whether tensors are equal but for the order in which sums are taken."""
 
     def close(x: tf.Tensor, y: tf.Tensor) -> bool:

@@ -72,8 +72,8 @@ def placeholder(like: Any) -> tf.Tensor:
     return tf.compat.v1.placeholder(like.dtype, _shape(like))
 
 
-def draw(random: np.random.Generator, like: Any, kind: Kind, low: float | None = None) -> tf.Tensor:
-    """Noise of the shape and type of `placeholder(like)`; numbers are normal, or uniform from `low` to 1 - `low`."""
+def draw(random: np.random.Generator, like: Any, kind: Kind) -> tf.Tensor:
+    """Noise of the shape and type of `placeholder(like)`."""
     shape = _shape(like)
     chosen = _chosen(random, shape, kind.shares)
     if like.dtype.is_bool:
@@ -83,7 +83,7 @@ def draw(random: np.random.Generator, like: Any, kind: Kind, low: float | None =
         value = 0 if value is None or math.isnan(value) else round(value)
         numbers: Any = np.full(shape, 0 if value == 1 else 1)
     else:
-        numbers = kind.scale * _normal(random, shape) if low is None else random.uniform(low, 1 - low, shape)
+        numbers = kind.scale * _normal(random, shape)
     if value is not None:
         numbers = np.where(chosen, value, numbers)
     return tf.cast(numbers, like.dtype)

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import private_api, xla_gradients
+from tfgc._framework import private_api
 from tfgc._framework.internals import gen_xla_ops
 
 # What may stand between a product and the gradient that it is.
@@ -80,9 +80,9 @@ def factors(gradient: Any) -> list[tf.Tensor] | None:
     """The rows that a gradient is the product of; None if it is no such product."""
     if not tf.is_symbolic_tensor(gradient):
         return None
-    op = xla_gradients.behind(gradient).op
+    op = gradient.op
     while op.type in _PASSING:
-        op = xla_gradients.behind(op.inputs[0]).op
+        op = op.inputs[0].op
     if op.type != "MatMul" or not op.get_attr("transpose_a") or op.get_attr("transpose_b"):
         return None
     return list(op.inputs)

@@ -41,11 +41,6 @@ with contextlib.suppress(KeyError):
     pfor.RegisterPFor(_BARRIER)(_of_all_iterations)
 
 
-def behind(tensor: tf.Tensor) -> tf.Tensor:
-    """What a tensor is behind the barrier, if it comes from one; else itself."""
-    return tensor.op.inputs[tensor.value_index] if tensor.op.type == _BARRIER else tensor
-
-
 def all_at_once(gradients: Sequence[Any], arguments: int, unasked: Collection[int]) -> list[Any]:
     """Gradients none of which XLA goes on from before all are there, kernels' among them; else they stay as they are.
 
@@ -75,7 +70,7 @@ def all_at_once(gradients: Sequence[Any], arguments: int, unasked: Collection[in
 
 
 def _is_behind_a_barrier(gradient: Any) -> bool:
-    return isinstance(gradient, tf.Tensor) and behind(gradient) is not gradient
+    return isinstance(gradient, tf.Tensor) and gradient.op.type == _BARRIER
 
 
 def without_scatters(make: Callable[[], Made]) -> Made:

@@ -20,11 +20,6 @@ TYPES = frozenset(
     + ["RandomShuffle", "Multinomial", "RandomPoissonV2", "RngReadAndSkip"]
 )
 _SEEDED = tuple(f"Stateless{kind}" for kind in ("Random", "Truncated", "Parameterized", "Multinomial", "Shuffle"))
-_DRAWN_FROM_SEEDS = frozenset(
-    ["StatelessRandomUniformV2", "StatelessRandomUniformIntV2", "StatelessRandomUniformFullIntV2", "StatelessShuffle"]
-    + ["StatelessRandomNormalV2", "StatelessTruncatedNormalV2", "StatelessMultinomial", "StatelessRandomPoisson"]
-    + ["StatelessParameterizedTruncatedNormal", "StatelessRandomBinomial", "StatelessRandomGammaV3"]
-)
 # A function that is kept stores more than this share of what it computes.
 SHARE = 1 / 16
 # The way out where a second run differs from the first.
@@ -36,11 +31,6 @@ REPEATABLE = (
 def draws(operations: Iterable[tf.Operation]) -> bool:
     """Whether an operation draws random numbers, from a seed that it is given or from hidden state."""
     return any(op.type in TYPES or is_seeded(op.type) for op in operations)
-
-
-def count(operations: Iterable[tf.Operation]) -> int:
-    """How many draws `noted` notes, those from seeds included."""
-    return sum(op.type in TYPES | _DRAWN_FROM_SEEDS for op in operations)
 
 
 def is_seeded(op_type: str) -> bool:
@@ -71,9 +61,9 @@ def _bytes_of(op: tf.Operation) -> float:
     return sum(t.dtype.size * math.prod(length or 1 for length in t.shape.as_list()) for t in known)
 
 
-def noted(found: list[tf.Tensor], seeded: bool = False) -> contextlib.AbstractContextManager:
-    """A context that adds numbers drawn in it from hidden state, and if asked for from seeds, to the list `found`."""
-    return operation_hooks.operations_seen(TYPES | _DRAWN_FROM_SEEDS if seeded else TYPES, found.append)
+def noted(found: list[tf.Tensor]) -> contextlib.AbstractContextManager:
+    """A context that adds numbers drawn in it from hidden state to the list `found`."""
+    return operation_hooks.operations_seen(TYPES, found.append)
 
 
 @contextlib.contextmanager

@@ -21,15 +21,14 @@ _MOST_TRACES = 8
 class FollowingStep(out_of_memory.GuardedStep):
     """A step that is traced again when settings of the model change, and raises when its layers have changed.
 
-    `make` gives the step, in "compiled" mode as Python, else a new `tf.function` of it. The model runs in so many
-    `slices` of the batch.
+    `make` gives the step, in "compiled" mode as Python, else a new `tf.function` of it.
     """
 
     def __init__(
-        self, make: Callable[[], Any], trainer: Any, runner: Runner, mode: str, atomic: AtomicStep | None, slices: int
+        self, make: Callable[[], Any], trainer: Any, runner: Runner, mode: str, atomic: AtomicStep | None
     ) -> None:
         super().__init__(f"the training step of {trainer.model.name!r}", atomic)
-        self._make, self._trainer, self._runner, self.mode, self._slices = make, trainer, runner, mode, slices
+        self._make, self._trainer, self._runner, self.mode = make, trainer, runner, mode
         self._settings = layer_settings.Settings([trainer.model])
         self._variables = trainer.model.variables
         self._functions: RecentlyUsed[tuple, Callable] = RecentlyUsed(_MOST_TRACES)
@@ -77,13 +76,11 @@ class FollowingStep(out_of_memory.GuardedStep):
         trainer, function = self._trainer, self._functions.get(self._key())
         if isinstance(function, RewrittenFunction):
             return out_of_memory.step_as_a_whole(trainer.model, trainer.optimizer, [*function.plans.values()][-1])
-        if self._slices > 1:
-            x = tf.nest.map_structure(lambda t: None if t is None else t[: -(-len(t) // self._slices)], x)
         plan = self._runner.plan
         return out_of_memory.step_by_nodes(trainer.model, plan, x, trainer.optimizer, trainer.loss, self.mode)
 
     def can_be_taken_back(self) -> bool:
-        return not (self._trainer.as_ready or tf.distribute.has_strategy())
+        return not tf.distribute.has_strategy()
 
     def replace(self, plan: Plan, needed_bytes: int) -> None:
         function = self._functions.get(self._key())

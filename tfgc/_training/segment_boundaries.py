@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from tfgc._core.graph import Graph, Ref
 from tfgc._core.segments import Segment
-from tfgc._tracing.keras_graph import Program
 
 
 def stored_on_device(graph: Graph, segments: Sequence[Segment]) -> set[Ref]:
@@ -42,16 +41,3 @@ def boundary_tensors(
         if ref not in outside or ref.node not in inside:
             release.setdefault(name, []).append(ref)
     return tuple(needed), produced, release
-
-
-def cut_after_weights(program: Program, segments: Sequence[Segment]) -> list[Segment]:
-    """The segments, kept ones cut after each node with weights: a compiled one gives all its gradients at once."""
-    found, nodes = list[Segment](), list[str]()
-    for segment in segments:
-        found += [segment] if segment.mode != "keep" else []
-        for name in segment.nodes if segment.mode == "keep" else ():
-            nodes.append(name)
-            if name == segment.nodes[-1] or any(layer.trainable_weights for layer in program.layers([name])):
-                found.append(Segment(tuple(nodes), "keep"))
-                nodes = []
-    return found

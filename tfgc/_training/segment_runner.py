@@ -18,7 +18,7 @@ from tfgc._pairs.recompute import Pairs
 from tfgc._pairs.segments import Planned
 from tfgc._rewrite.order import ordered
 from tfgc._rewrite.recompute import Cut, recomputed
-from tfgc._step.step import HEAVY, Step, Tensor
+from tfgc._step.step import Step, Tensor
 from tfgc._tracing import keras_graph
 from tfgc._training import plan_report, segment_boundaries
 
@@ -103,7 +103,7 @@ class _Planned:
     def _planned(self, reading: Reading, _: Any) -> Planned:
         traced = reading.trace.step
         ends = iter([max((i for i in traced.order if i < begin), default=-1) for begin in reading.marks])
-        cuts = list(_cuts(self._plan.segments, ends))
+        cuts = list(_cuts(self._plan.segments, ends, reading))
         step = ordered(recomputed(traced, cuts))
         offloaded = {k for k, segment in enumerate(self._plan.segments) if segment.offload}
         hosted = _hosted(step, cuts, offloaded) if offloaded else ()
@@ -144,10 +144,10 @@ def _leaves(segments: Sequence[Segment]) -> Iterator[tuple[str, ...]]:
             yield from _leaves(segment.inner.segments)
 
 
-def _cuts(segments: Sequence[Segment], ends: Iterator[int]) -> Iterator[Cut]:
+def _cuts(segments: Sequence[Segment], ends: Iterator[int], reading: Reading) -> Iterator[Cut]:
     """The cuts at the ends of segments, the innermost of which end at these operations."""
     for segment in segments:
-        inside = () if segment.inner is None else tuple(_cuts(segment.inner.segments, ends))
+        inside = () if segment.inner is None else tuple(_cuts(segment.inner.segments, ends, reading))
         behind = inside[-1].behind if inside else next(ends)
-        stores = HEAVY if segment.selective else frozenset[str]()
+        stores = reading.products if segment.selective else ()
         yield Cut(behind, segment.mode == "keep", inside[:-1], True, stores)

@@ -55,7 +55,7 @@ class SlicesCheck:
             return "it reads something else than dense tensors with the samples in front"
         if len({t.shape[0] for t in tensors}) > 1:  # Next to an open size, a known one is not that of the batch.
             return "the tensors that it reads have different numbers of samples"
-        found, _ = independence.read(self.program, dict(zip(self.needed, tensors)), self.nodes, exactly=True)
+        found = independence.read(self.program, dict(zip(self.needed, tensors)), self.nodes)
         for name, obstacle in found.items():
             if obstacle is not None and not (self._checked and obstacle.startswith(independence.UPDATES)):
                 return f"{name!r} {obstacle}"

@@ -9,17 +9,16 @@ import tensorflow as tf
 
 from tfgc import strategies
 from tfgc._core.plan import Plan
-from tfgc._errors import OptionError, UnsupportedModelError, check_bool, check_int
+from tfgc._errors import OptionError, UnsupportedModelError, check_bool
 from tfgc._framework import call_checks, keras_names, model_checks
 from tfgc._planning import by_calls, planner
 from tfgc._planning.planner import Request
 from tfgc._tracing import functional_graphs
-from tfgc._training import early_updates, out_of_memory
+from tfgc._training import out_of_memory
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.following_step import FollowingStep
 from tfgc._training.rewritten_function import RewrittenFunction, Settings
 from tfgc._training.segment_runner import Runner
-from tfgc._training.separate_samples import SeparateSamples
 from tfgc._training.trainer import Trainer
 
 
@@ -46,8 +45,6 @@ def train_step(
     metrics: Sequence[Any] = (),
     run_eagerly: bool = False,
     jit_compile: bool = False,
-    micro_batches: int = 1,
-    apply_gradients: str = early_updates.AT_END,
     on_oom: str | None = None,
 ) -> TrainingStep:
     """Return a function that trains `model` on one batch, by a plan.
@@ -65,18 +62,11 @@ def train_step(
             for several outputs a list or dict of them; None where layers add the losses, and the step is given no `y`.
         optimizer: A `keras.Optimizer` or its name.
         plan: A `tfgc.Plan`. Default: that of least memory for the step as a whole, as `tfgc.function` finds it;
-            `tfgc.plan(model)` in Python, for XLA, and with what changes the update; nothing is recomputed with
-            `micro_batches`.
+            `tfgc.plan(model)` in Python, for XLA and for replicas.
         metrics: What `model.compile` takes. They accumulate until `step.reset_metrics()`.
         run_eagerly: Run the step in Python, with every segment compiled, instead
             of the whole step as one `tf.function`.
         jit_compile: Compile the step with XLA.
-        micro_batches: Slices of the batch, each of which runs forward and backward by itself, so that activations need
-            1/`micro_batches` of the memory. Gradients are added up, and the weights updated once: up to rounding, the
-            step is that of the whole batch. The first batch must have as many samples; later ones may have fewer.
-        apply_gradients: When weights are updated. "at_end": when all gradients are there. "as_ready": each weight as
-            soon as its own gradient is complete, which is then freed. The updates are the same; a step that fails in
-            its backward pass leaves some weights updated.
         on_oom: What to do when a step runs out of memory. None: raise. "replan": put back the state from before the
             step, plan for less, run the step again by that plan, and warn. The update of the weights then waits for
             all gradients, which may hold more of them at once.
@@ -87,12 +77,9 @@ def train_step(
 
     Raises:
         UnsupportedModelError: If the model is neither Sequential nor functional, or has no trainable weights. From the
-            step: in a TensorFlow 1 graph; with `micro_batches`, if a layer mixes the samples of a batch, as
-            BatchNormalization does, or if the loss is not a mean over them; with `on_oom="replan"`, if the step writes
-            what cannot be put back.
+            step: in a TensorFlow 1 graph; with `on_oom="replan"`, if the step writes what cannot be put back.
         OptionError: For an optimizer, a loss or a metric that Keras does not know, and for options that do not exist or
-            exclude each other, as `apply_gradients="as_ready"` with what needs all gradients at once. From the step:
-            without `y` where there is a `loss`.
+            exclude each other. From the step: without `y` where there is a `loss`.
         PlanMismatchError: If the plan was made for another model, or is one by the calls of layers; in a step, if the
             model's layers have changed since.
         tf.errors.ResourceExhaustedError: From the step, if it runs out of memory; with `on_oom="replan"` only if no
@@ -119,7 +106,6 @@ def train_step(
         raise OptionError("a training step needs an optimizer, such as 'adam'")
     if run_eagerly and jit_compile:
         raise OptionError("run_eagerly=True and jit_compile=True cannot be combined: XLA compiles a traced step")
-    micro_batches = check_int("micro_batches", micro_batches)
     check_bool("run_eagerly", run_eagerly)
     check_bool("jit_compile", jit_compile)
     used: Any = keras_names.optimizer(optimizer)
@@ -127,45 +113,22 @@ def train_step(
     keras_names.check_metrics(metrics or (), model)
     out_of_memory.check_on_oom(on_oom)
     replicas = tf.distribute.has_strategy()
-    early_updates.check_option(
-        apply_gradients,
-        (jit_compile, "jit_compile=True", "XLA chooses when each weight is updated. Leave one of them out"),
-        (
-            micro_batches > 1,
-            f"micro_batches={micro_batches!r}",
-            "no gradient is complete before the last slice, when all of them are there. Use a plan with slices, "
-            "tfgc.plan(model, ..., slices=...)",
-        ),
-        (
-            on_oom is not None,
-            f"on_oom={on_oom!r}",
-            "a weight that is updated cannot be put back. Leave one of them out",
-        ),
-        (replicas, "tf.distribute", "replicas add up all gradients at once. Leave apply_gradients out"),
-    )
     if on_oom is not None and replicas:
         raise OptionError("on_oom='replan': a step of several replicas cannot be taken back; leave it out")
     strategies.check_plan(plan)
     mode = "compiled" if run_eagerly else "xla" if jit_compile else "graph"
-    is_whole = (
-        plan is None and mode == "graph" and micro_batches == 1 and not replicas
-        and apply_gradients == early_updates.AT_END
-    )  # fmt: skip
+    is_whole = plan is None and mode == "graph" and not replicas
     functional_graphs.functional_of(model)
-    if plan is None and (is_whole or micro_batches > 1):
+    if is_whole:
         plan = planner.plan(model, strategy="keep_all")
     elif plan is None:
         plan = planner.plan(model, mode="xla" if mode == "xla" else "graph")
-    runner = Runner(model, plan, early=apply_gradients == early_updates.AS_READY)
+    runner = Runner(model, plan)
     if not model.trainable_weights:
         raise UnsupportedModelError(f"{model.name!r} has no trainable weights, so a step has nothing to update")
-    trainer = Trainer(model, runner.call, as_ready=apply_gradients == early_updates.AS_READY)
+    trainer = Trainer(model, runner.call)
     trainer.compile(used, loss, metrics=metrics or None, run_eagerly=run_eagerly, auto_scale_loss=False)
     used.build(model.trainable_variables)
-    if trainer.as_ready:
-        early_updates.check_optimizer(used, model.trainable_variables)
-
-    separate = SeparateSamples(runner, loss, micro_batches) if micro_batches > 1 else None
 
     def step(x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, tf.Tensor]:
         with tf.init_scope():  # where the step is called, whatever traces it
@@ -175,21 +138,17 @@ def train_step(
                 f"the training step of {model.name!r} was called without targets, which loss={loss!r} compares outputs "
                 "with: call step(x, y). Where layers add the losses (add_loss), give loss=None"
             )
-        if separate is not None:
-            x, y, sample_weight = separate.checked(x, y, sample_weight)
-        return trainer.step(x, y, sample_weight, micro_batches)
+        return trainer.step(x, y, sample_weight)
 
     atomic = AtomicStep(trainer, [used], mode) if on_oom else None
     whole = step if atomic is None else atomic.around(step)
-    # XLA compiles for each size anyway, and cuts a batch at numbers.
-    any_size = not jit_compile or micro_batches == 1
-    options: dict[str, Any] = {"autograph": False, "reduce_retracing": any_size, "jit_compile": jit_compile}
+    options: dict[str, Any] = {"autograph": False, "reduce_retracing": True, "jit_compile": jit_compile}
     make = (lambda: whole) if run_eagerly else functools.partial(tf.function, whole, **options)
     if is_whole:
         settings = Settings({"autograph": False}, {"reduce_retracing": True}, Request(), verbose=False)
         make = functools.partial(RewrittenFunction, whole, settings)
     if run_eagerly or not tf.distribute.has_strategy():
-        following = FollowingStep(make, trainer, runner, mode, atomic, micro_batches)
+        following = FollowingStep(make, trainer, runner, mode, atomic)
         made: Any = tf.autograph.experimental.do_not_convert(following.run)
     else:
         made = make()  # `Strategy.run` takes a tf.function apart, and cannot run a function around one.
