@@ -32,14 +32,14 @@ class Cut:
         keep: Whether the segment that ends here is kept.
         inside: Where the copy of that segment is cut again.
         reads_stored: Whether what that segment reads of earlier ones is stored.
-        stores: Types of operations of that segment whose results are stored all the same.
+        stores: Traced operations of that segment whose results are stored all the same.
     """
 
     behind: int
     keep: bool = False
     inside: tuple["Cut", ...] = ()
     reads_stored: bool = False
-    stores: frozenset[str] = frozenset()
+    stores: Collection[int] = ()
 
 
 def recomputed(step: Step, cuts: Iterable[Cut]) -> Step:
@@ -112,7 +112,7 @@ class _Rewriter:
         order = {i: k for k, i in enumerate(late)}
         stored: set[Tensor] = set()  # what copies of later segments read of those before them
         for j, (start, end) in reversed(list(enumerate(zip([0, *bounds], bounds)))):
-            dropped = {b for b in inside[j] if b not in stored and ops[b[0]].type not in places[end].stores}
+            dropped = {b for b in inside[j] if b not in stored and b[0] not in places[end].stores}
             if places[end].reads_stored:
                 read = {b for i in before[start:end] for b in map(self._buffer, ops[i].inputs)}
                 stored |= {b for b in read & saved if at[b[0]] < start}

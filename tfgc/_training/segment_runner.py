@@ -125,14 +125,15 @@ def _hosted(step: Step, cuts: Sequence[Cut], offloaded: Collection[int]) -> Iter
     ends = [cut.behind for cut in cuts]
     late = {i for i, op in step.ops.items() if op.segment or op.is_gradient}
     last: dict[Tensor, int] = {}  # the last segment that reads a buffer
-    for i, op in step.ops.items():
+    for i in step.ops:
         for buffer in step.reads[i] if i not in late else ():
             last[buffer] = max(last.get(buffer, 0), bisect.bisect_left(ends, i))
     for tensor in {t for i in late for t in step.ops[i].inputs}:
         buffer = step.buffer(tensor)
-        if tensor[0] not in late and step.is_planned(buffer) and last.get(buffer) in offloaded:
-            if bisect.bisect_left(ends, buffer[0]) < last[buffer]:
-                yield tensor
+        if tensor[0] in late or not step.is_planned(buffer) or last.get(buffer) not in offloaded:
+            continue
+        if bisect.bisect_left(ends, buffer[0]) < last[buffer]:
+            yield tensor
 
 
 def _leaves(segments: Sequence[Segment]) -> Iterator[tuple[str, ...]]:

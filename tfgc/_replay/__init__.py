@@ -1,1 +1,0 @@
-"""Run a function twice: once forward, and again when its gradient is asked for."""
