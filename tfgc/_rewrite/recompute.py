@@ -31,13 +31,13 @@ class Cut:
         behind: The number of the traced operation that it lies behind.
         keep: Whether the segment that ends here is kept.
         inside: Where the copy of that segment is cut again.
-        stores: Types of operations of that segment whose results are stored all the same.
+        stores: Traced operations of that segment whose results are stored all the same.
     """
 
     behind: int
     keep: bool = False
     inside: tuple["Cut", ...] = ()
-    stores: frozenset[str] = frozenset()
+    stores: Collection[int] = ()
 
 
 def recomputed(step: Step, cuts: Iterable[Cut]) -> Step:
@@ -110,7 +110,7 @@ class _Rewriter:
         order = {i: k for k, i in enumerate(late)}
         stored: set[Tensor] = set()  # what copies of later segments read of those before them
         for j, (start, end) in reversed(list(enumerate(zip([0, *bounds], bounds)))):
-            dropped = {b for b in inside[j] if b not in stored and ops[b[0]].type not in places[end].stores}
+            dropped = {b for b in inside[j] if b not in stored and b[0] not in places[end].stores}
             if not dropped or places[end].keep:
                 continue
 

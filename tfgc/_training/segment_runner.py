@@ -16,7 +16,7 @@ from tfgc._pairs.reading import Reading
 from tfgc._pairs.recompute import Pairs
 from tfgc._rewrite.order import ordered
 from tfgc._rewrite.recompute import Cut, recomputed
-from tfgc._step.step import HEAVY, Step
+from tfgc._step.step import Step
 from tfgc._tracing import keras_graph
 from tfgc._training import plan_report, segment_boundaries
 
@@ -101,7 +101,7 @@ class _Planned:
     def _step(self, reading: Reading, _: Any) -> tuple[Step, None]:
         step = reading.trace.step
         ends = iter([max((i for i in step.order if i < begin), default=-1) for begin in reading.marks])
-        return ordered(recomputed(step, list(_cuts(self._plan.segments, ends)))), None
+        return ordered(recomputed(step, list(_cuts(self._plan.segments, ends, reading)))), None
 
 
 class _Code:
@@ -123,10 +123,9 @@ def _leaves(segments: Sequence[Segment]) -> Iterator[tuple[str, ...]]:
             yield from _leaves(segment.inner.segments)
 
 
-def _cuts(segments: Sequence[Segment], ends: Iterator[int]) -> Iterator[Cut]:
+def _cuts(segments: Sequence[Segment], ends: Iterator[int], reading: Reading) -> Iterator[Cut]:
     """The cuts at the ends of segments, the innermost of which end at these operations."""
     for segment in segments:
-        inside = () if segment.inner is None else tuple(_cuts(segment.inner.segments, ends))
+        inside = () if segment.inner is None else tuple(_cuts(segment.inner.segments, ends, reading))
         behind = inside[-1].behind if inside else next(ends)
-        stores = HEAVY if segment.selective else frozenset[str]()
-        yield Cut(behind, segment.mode == "keep", inside[:-1], stores)
+        yield Cut(behind, segment.mode == "keep", inside[:-1], reading.products if segment.selective else ())
