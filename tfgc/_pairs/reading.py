@@ -1,5 +1,6 @@
 """The trace of a joint, read as data, and functions of some of its operations."""
 
+import functools
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 from tfgc._framework import concrete_functions
 from tfgc._pairs.joint import Joint
+from tfgc._pure import taken_results
 from tfgc._step.step import Tensor
 from tfgc._step.trace import Trace
 
@@ -31,7 +33,7 @@ class Reading:
     """
 
     def __init__(self, joint: Joint, trace: Trace) -> None:
-        self.trace = trace
+        self._joint, self.trace = joint, trace
         self.names = [t.op.name for t in joint.function.graph.inputs]
         self.arguments = {trace.tensor(name)[0]: k for k, name in enumerate(self.names)}
         self.count = joint.count
@@ -45,6 +47,14 @@ class Reading:
             if node.op == "Conv2DBackpropFilter":
                 self._filters[trace.read[i][0][2]].append((i, 0))
         self._handles = {id(v.handle): v for v in joint.variables}
+
+    @functools.cached_property
+    def products(self) -> frozenset[int]:
+        """The operations of the forward pass whose results are best stored of dear products."""
+        graph = self._joint.function.graph
+        own = {op: i for i, op in enumerate(self.trace.ops[: self.start]) if op.graph is graph}
+        arguments = graph.inputs[: self.count]
+        return frozenset(own[t.op] for t in taken_results.dear_products([*own], arguments, self._joint.made))
 
     def behind(self, wanted: Iterable[Tensor], is_cut: Callable[[int], bool]) -> tuple[set[int], set[Tensor]]:
         """The operations behind some tensors, up to what is cut off; and the tensors there."""
