@@ -7,7 +7,6 @@ import tensorflow as tf
 
 import tfgc
 from tfgc._pairs.backward import Backward
-from tfgc._replay import copied_traces, forward_backward
 
 
 def note_replays(note, replace=setattr):
@@ -22,8 +21,6 @@ def note_replays(note, replace=setattr):
         return noted
 
     replace(Backward, "__call__", noting(Backward.__call__))
-    for kind in (forward_backward.Recomputation, copied_traces.CopiedRecomputation):
-        replace(kind, "backward", noting(kind.backward))
 
 
 def operations_of_step(model, x, plan, sizes=None):

@@ -15,10 +15,10 @@ import tfgc
 from tfgc import Plan
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._framework import keras_models
+from tfgc._pairs import pair, recompute
 from tfgc._pairs import recompute as pairs
-from tfgc._replay import forward_backward, known_calls
 from tfgc._tracing import keras_graph
-from tfgc._training import first_call, following_step, stand_ins
+from tfgc._training import following_step, planned_calls
 
 L = keras.layers
 
@@ -89,7 +89,7 @@ class Quadrupling(keras.Model):
 
 
 def test_the_graph_of_a_shape_that_was_dropped_is_freed(monkeypatch):
-    monkeypatch.setattr(forward_backward, "_MOST_SHAPES", 2)
+    monkeypatch.setattr(recompute, "_MOST_ALIKE", 2)
     model = Quadrupling()
     tfgc.enable(model, layers=[Quadrupled], verbose=0)
     before = set(map(id, alive(FuncGraph)))
@@ -126,15 +126,14 @@ def scaling():
 
 
 def test_a_trace_that_was_dropped_is_freed_and_its_call_still_has_gradients(monkeypatch):
-    monkeypatch.setattr(known_calls, "_MOST_KNOWN", 2)
-    monkeypatch.setattr(known_calls, "_MOST_COMPILED", 6)
+    monkeypatch.setattr(recompute, "_MOST_KNOWN", 2)
     plain, model = fresh(scaling), fresh(scaling)
     tfgc.enable(model, layers=[model.scaled])
     x = noise(2, 4)
-    before = set(map(id, alive(forward_backward.CompiledRecomputation)))
+    before = set(map(id, alive(pair.Pair)))
 
     def new():
-        return [one for one in alive(forward_backward.CompiledRecomputation) if id(one) not in before]
+        return [one for one in alive(pair.Pair) if id(one) not in before]
 
     with tf.GradientTape(persistent=True) as tape:
         y = tf.reduce_sum(model(x, factor=2.0))
@@ -179,8 +178,7 @@ def trained(model, length, x=None):
 
 
 def test_the_backward_pass_of_a_plan_that_was_dropped(monkeypatch):
-    monkeypatch.setattr(first_call, "_MOST_PLANS", 1)
-    monkeypatch.setattr(forward_backward, "_MOST_SHAPES", 1)
+    monkeypatch.setattr(planned_calls, "_MOST_PLANS", 1)
     plain, model = fresh(text), tfgc.enable(fresh(text), strategy="uniform", segments=2, verbose=0)
     x = np.ones((2, 6), "int32")
     with tf.GradientTape() as tape:
@@ -196,16 +194,6 @@ def test_the_backward_pass_of_a_plan_that_was_dropped(monkeypatch):
     assert next(v for v in plain.variables if "seed" in v.path).numpy().tolist() == drawn.tolist()
     for one, other in zip(tape.gradient(y, variables(plain)), given, strict=True):
         np.testing.assert_allclose(tf.convert_to_tensor(one), tf.convert_to_tensor(other), rtol=1e-4, atol=1e-5)
-
-
-def test_what_runs_the_latest_call_may_be_dropped_by_another_thread(monkeypatch):
-    model = tfgc.enable(fresh(text), strategy="uniform", segments=2, verbose=0)
-    trained(model, 6)
-    runner, found = stand_ins.runner_of(model), iter([model.call.__self__.latest_made])
-    monkeypatch.setattr(first_call.FirstCall, "latest_made", property(lambda _: next(found, None)))
-    assert runner is not None
-    assert stand_ins.runner_of(model) is runner
-    assert stand_ins.runner_of(model) is None
 
 
 @pytest.mark.gate

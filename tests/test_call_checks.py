@@ -10,7 +10,7 @@ import tensorflow as tf
 from equality import fresh
 
 import tfgc
-from tfgc._replay import call_checks
+from tfgc._framework import call_checks
 
 L = keras.layers
 TF1 = (

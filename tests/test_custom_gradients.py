@@ -11,7 +11,6 @@ from equality import MODES, check_enabled, fresh, in_turn, mostly, noise
 from replays import operations_of_step
 
 import tfgc
-from tfgc._framework import graph_copies
 
 L = keras.layers
 X, Y = noise(4, 8, 8, 64), [noise(4, 1, seed=2)]
@@ -75,21 +74,6 @@ def test_training_with_a_custom_gradient(name, mode):
 def operations_of(name):
     model = fresh(functools.partial(blocks, LAYERS[name]))
     return operations_of_step(model, X, tfgc.plan(model, strategy="uniform", segments=3))
-
-
-@pytest.mark.parametrize("name", mostly("silu", "twice", modes=["silu", "two results", "twice"]))
-def test_a_replay_takes_over_small_results_behind_a_custom_gradient(name):
-    operations = operations_of(name)
-    assert operations["Mean", "first"] > 0
-    assert operations["Mean", "replay"] == 0
-
-
-def test_equal_custom_gradients_are_registered_once():
-    operations_of("silu")
-    known = len(graph_copies._names)
-    assert known > 0
-    operations_of("silu")
-    assert len(graph_copies._names) == known
 
 
 @pytest.mark.gate

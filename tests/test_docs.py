@@ -23,7 +23,7 @@ from tfgc._framework import layer_values, profiler
 from tfgc._measure import measured_budget
 from tfgc._planning import node_plans
 from tfgc._pure import random_draws
-from tfgc._training import first_call
+from tfgc._training import planned_calls
 
 ROOT = pathlib.Path(__file__).parent.parent
 FOLDERS = (ROOT / "docs", ROOT / "docs" / "design")
@@ -59,7 +59,7 @@ def test_examples_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch)
 
 
 FIGURES = {
-    "docs/training-loops.md": {"separate plans, up to eight;": first_call._MOST_PLANS == 8},
+    "docs/training-loops.md": {"separate plans, up to eight;": planned_calls._MOST_PLANS == 8},
     "docs/limitations.md": {
         "at most a sixteenth of it in a segment, a sixty-fourth in a layer": (
             (random_draws.SHARE, node_costs._UNCOUNTED) == (1 / 16, 1 / 64)

@@ -21,7 +21,7 @@ from tfgc._core.segments import Segment
 from tfgc._framework import fit_loop
 from tfgc._planning import first_batch, free_memory
 from tfgc._planning.first_batch import PlannedStep
-from tfgc._training import first_call, plan_report
+from tfgc._training import plan_report, planned_calls
 
 L = keras.layers
 X, Y = noise(24, 16, 16, 3), noise(24, 4, seed=2)
@@ -248,7 +248,7 @@ def test_a_smaller_batch_runs_by_the_plan_and_a_larger_one_is_planned_anew_withi
 
 @pytest.mark.gate
 def test_each_signature_has_its_plan_up_to_a_limit(monkeypatch):
-    monkeypatch.setattr(first_call, "_MOST_PLANS", 3)
+    monkeypatch.setattr(planned_calls, "_MOST_PLANS", 3)
     model = tfgc.enable(text(), strategy="uniform", verbose=0)
     tokens = np.ones((2, 64), "int32")
     for length in (8, 16, 12):

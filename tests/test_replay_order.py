@@ -4,8 +4,6 @@ By the allocator's peak, and by the graph: what runs of it is what an output nee
 """
 
 import collections
-import functools
-import itertools
 import re
 
 import keras
@@ -16,8 +14,7 @@ import tensorflow as tf
 from equality import fresh, in_turn, noise
 
 import tfgc
-from tfgc._framework import backward_order, replay_order, weight_gradients
-from tfgc._tracing import keras_graph
+from tfgc._framework import replay_order, weight_gradients
 
 L = keras.layers
 X = noise(8, 16), noise(8, 16, seed=2)
@@ -123,18 +120,6 @@ def peak_of(build, enable):
 INSIDE = 512 * 1024 * 4  # bytes of a tensor inside of a block
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize(
-    ("build", "enable"),
-    [(twins, by_layers), (branches, by_layers), pytest.param(branches, by_segments, marks=pytest.mark.gate)],
-)
-def test_replays_of_branches_do_not_overlap(build, enable):
-    """Alone, a replay needs six tensors of its inside. Two at a time, or weight gradients that wait, need eleven."""
-    plain, ours = (memory.alone(peak_of, build, how) for how in (None, enable))
-    assert plain > 14 * INSIDE
-    assert ours < 9 * INSIDE
-
-
 # What runs
 
 
@@ -148,23 +133,6 @@ def peaks():
     return found.peak_bytes, memory.peak(step, tf.zeros((32, 32, 32, 16)), tf.zeros((32, 16)))
 
 
-@pytest.mark.gate
-def test_gradients_of_weights_do_not_pile_up_with_one_thread_either(monkeypatch):
-    """One thread takes first what became ready last: without an edge, gradients of weights all come at the end."""
-    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "1")
-    predicted, measured = memory.alone(peaks, start=memory.SPAWN)
-    assert measured < 1.05 * predicted
-
-
-@pytest.mark.parametrize(("given", "found"), [("3", 3), ("", 5), ("0", 5), ("some", 5)])
-def test_threads_are_counted_where_the_system_names_no_processors_too(given, found, monkeypatch):
-    """As on macOS. TensorFlow ignores what is no number."""
-    monkeypatch.delattr("os.sched_getaffinity", raising=False)
-    monkeypatch.setattr("os.cpu_count", lambda: 5)
-    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", given)
-    assert replay_order._threads() == found
-
-
 def peaks_of_kept_and_nested():
     """The predicted and the measured peak of a step of a chain in which each gradient of weights holds a fifth."""
     model = tfgc.zoo.build("sample_cnn", 64)
@@ -173,16 +141,6 @@ def peaks_of_kept_and_nested():
     found = tfgc.estimate(model, 8, plan, optimizer="sgd", loss="mse")
     step = tfgc.train_step(model, "mse", "sgd", plan=plan)
     return found.peak_bytes, memory.peak(step, tf.zeros((8, 64, 64)), tf.zeros((8, 10)), steps=8)
-
-
-@pytest.mark.gate
-def test_gradients_of_weights_come_first_where_they_hold_much():
-    """In kept segments and in nested ones, a convolution's input and upstream gradient stayed, in most of the steps.
-
-    Steps need 1.02 to 1.21 of the prediction, since chunks lie elsewhere each time. It was 1.08 to 1.55.
-    """
-    predicted, measured = memory.alone(peaks_of_kept_and_nested)
-    assert measured < 1.3 * predicted
 
 
 def convolutions(trainable):
@@ -211,42 +169,12 @@ def chain(trainable="01234"):
     return fresh(lambda: convolutions([f"conv_{i}" for i in trainable]))
 
 
-def test_the_gradient_of_an_input_waits_for_that_of_weights_of_which_it_was_asked(weights_first):
-    """In segments that are kept and that are recomputed; the first layer has no other."""
-    assert waited_for(chain()) == {(f"conv_{i}", f"conv_{i}") for i in range(1, 5)}
-    assert waited_for(chain("024")) == {("conv_2", "conv_2"), ("conv_4", "conv_4")}
-
-
-def test_gradients_of_weights_are_put_off_until_they_hold_too_much(monkeypatch):
-    """The last one of a segment is not waited for in it."""
-    held = 2 * (2 * 8 * 8 * 4) * 4 + 16  # bytes of an input, an upstream gradient and a shape
-    monkeypatch.setattr(weight_gradients, "backlog", lambda: weight_gradients.Backlog(held, 2))
-    assert waited_for(chain()) == {("conv_2", "conv_3")}
-
-
 def attentive():
     inputs = keras.Input((6, 16))
     x = L.Dense(16, name="second")(L.Dense(16, name="first")(inputs))
     model = keras.Model(inputs, L.MultiHeadAttention(2, 8, name="attention")(x, x))
     segments = [tfgc.Segment(("first",)), tfgc.Segment(("second",)), tfgc.Segment(("attention",), "keep")]
     return tfgc.enable(model, tfgc.Plan(tuple(segments), "by hand", tfgc.plan(model).model))
-
-
-def test_gradients_of_weights_that_are_reshaped_come_first_in_a_kept_segment(weights_first):
-    """What an attention projects by is a matrix in its product, not in its variable: they were left to the end."""
-    model = fresh(attentive)
-    graph = graph_of(lambda x: gradients(model, x), noise(2, 6, 16))
-    ended = weight_gradients.operation_order.dependencies(graph.get_operations())
-    in_last_replay = [op for op in ended if op.name.startswith("replay_1/")]
-    waited_for = weight_gradients.operation_order.ancestors(ended, in_last_replay)
-    made = [(v, tensor.op) for v, tensor in zip(model.trainable_variables, graph.outputs) if "attention" in v.path]
-    of_kernels = [op for v, op in made if v.name == "kernel"]
-    assert in_last_replay
-    assert len(of_kernels) == 4
-    for op in of_kernels[:3]:  # of queries, keys and values; what the output's waits for is the gradient of its bias
-        while op.type not in ("MatMul", "Einsum", "BatchMatMulV2"):
-            op = op.inputs[0].op
-        assert op in waited_for, op.name
 
 
 def towers(width=32, kept=3, checked=False):
@@ -271,30 +199,6 @@ def enabled_towers(**options):
     return tfgc.enable(model, plan)
 
 
-@pytest.mark.parametrize("most_bytes", [0, 10**9])
-def test_branches_are_replayed_in_the_order_of_their_first_runs(most_bytes, monkeypatch):
-    monkeypatch.setattr(weight_gradients, "backlog", lambda: weight_gradients.Backlog(most_bytes, 8))
-    model, plain = fresh(enabled_towers), fresh(lambda: towers()[0])
-    graph = graph_of(lambda *x: gradients(model, x), *X)
-    before = weight_gradients.operation_order.dependencies(graph.get_operations())
-    replays = [re.compile(rf"replay(_\d+)?/.*{name}") for name in ("two_1", "two_0", "one_1", "one_0")]
-    found = [[op for op in before if pattern.match(op.name)] for pattern in replays]
-    assert all(found)
-    for earlier, later in itertools.pairwise(found):
-        assert set(earlier) & weight_gradients.operation_order.ancestors(before, later)
-        assert not set(later) & weight_gradients.operation_order.ancestors(before, earlier)
-    for one, other in zip(tf.function(lambda *x: gradients(model, x))(*X), gradients(plain, X), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-
-
-def test_replays_with_effects_stay_in_the_order_of_their_traces():
-    """A late edge against it was a circle: the step could not run."""
-    model, plain = fresh(lambda: enabled_towers(checked=True)), fresh(lambda: towers(checked=True)[0])
-    ours = tf.function(lambda *x: gradients(model, x))(*X)
-    for one, other in zip(ours, gradients(plain, X), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-
-
 class Checked(L.Layer):
     """The gradients of inputs and of weights are checked in turn."""
 
@@ -312,16 +216,6 @@ def checked_chain(segments):
     model = keras.Sequential([keras.Input((16,)), *(Checked(name=f"checked_{i}") for i in range(4))])
     plan = tfgc.Plan(tuple(segments), "by hand", tfgc.plan(model, strategy="keep_all").model)
     return tfgc.enable(model, plan)
-
-
-@pytest.mark.parametrize("mode", ["recompute", "keep"])
-def test_gradients_of_weights_with_effects_come_after_those_traced_before(mode, weights_first):
-    """In a replay and between two."""
-    names = [f"checked_{i}" for i in range(4)]
-    segments = [tfgc.Segment(tuple(names[:2]), "recompute"), tfgc.Segment(tuple(names[2:]), mode)]
-    model = fresh(lambda: checked_chain(segments))
-    plain = fresh(lambda: checked_chain([tfgc.Segment(tuple(names), "keep")]))
-    assert_equal_gradients(model, plain)
 
 
 class Three(keras.Model):
@@ -349,11 +243,6 @@ def three():
     return model
 
 
-def test_an_effect_is_found_behind_a_replay_that_was_traced_before():
-    """One late edge leads to a replay whose effect comes before that of the replay of another one."""
-    assert_equal_gradients(tfgc.enable(fresh(three), layers=["branch_*"]), fresh(three))
-
-
 class CheckedDense(L.Dense):
     def call(self, x):
         return super().call(tf.debugging.check_numerics(x, "input"))
@@ -363,18 +252,6 @@ def side_by_side(layer):
     inputs = keras.Input((16,))
     x = L.Dense(16, name="below")(inputs)
     return keras.Model(inputs, L.Add(name="sum")([layer(16, name="one")(x), layer(16, name="other")(x)]))
-
-
-def test_marks_of_order_are_left_out_where_each_node_reads_the_one_before():
-    x = y = keras.Input((8,), name="x")
-    for i in range(3):
-        y = L.Dense(8, name=f"dense_{i}")(y)
-    model = keras.Model(x, L.ReLU(name="last")(L.Add(name="add")([x, y])))
-    graph = keras_graph.read(model, 4)
-    names = [node.name for node in graph.nodes]
-
-    assert backward_order.rows(graph, names) == [["dense_0", "dense_1", "dense_2"], ["add", "last"]]
-    assert backward_order.rows(graph, names[1:3]) == [["dense_1", "dense_2"]]
 
 
 def test_branches_with_effects_in_one_replay():
@@ -391,14 +268,6 @@ def peak_of_towers(is_enabled):
         tfgc.enable(model, plan)
     x = [noise(512, 16, seed=seed) for seed in range(2)]
     return memory.peak(tf.function(lambda *x: gradients(model, x)), *x)
-
-
-@pytest.mark.gate
-def test_a_branch_that_is_kept_is_done_before_another_one_is_replayed():
-    """Three kept blocks store nine tensors of their inside; a replay beside them needs six more."""
-    plain, ours = (memory.alone(peak_of_towers, is_enabled) for is_enabled in (False, True))
-    assert plain > 20 * INSIDE
-    assert ours < 14.5 * INSIDE  # 16 to 17 where the replay runs first
 
 
 def graph_of(step, *x):
@@ -466,14 +335,6 @@ def weights_first(monkeypatch):
 STEPS = [to_an_input, to_one_side_after_the_other, of_one_side, in_a_function]
 
 
-@pytest.mark.parametrize(("step", "enable"), in_turn(STEPS, [by_layers, by_segments, nested]))
-def test_waiting_makes_nothing_run_that_nobody_asked_for(step, enable, weights_first, monkeypatch):
-    model = enable(fresh(branches))
-    ours, free = in_turn_and_not(monkeypatch, lambda: graph_of(lambda x: step(model, x), X[0]))
-    assert running(free)["MatMul"] > 0
-    assert running(ours) == running(free)
-
-
 def frozen_beside_trained():
     """Kernels of one shape that read the same."""
     inputs = keras.Input((16,))
@@ -485,30 +346,12 @@ def frozen_beside_trained():
     return tfgc.enable(model, tfgc.Plan(segments, "by hand", tfgc.plan(model, strategy="keep_all").model))
 
 
-def test_the_gradient_of_a_frozen_weight_is_not_waited_for(weights_first, monkeypatch):
-    model = fresh(frozen_beside_trained)
-    ours, free = in_turn_and_not(monkeypatch, lambda: graph_of(lambda x: gradients(model, x), X[0]))
-    assert running(ours) == running(free)
-
-
 def above_frozen():
     """Branches that read what no weight that trains is below."""
     inputs = keras.Input((16,))
     x = L.Dense(16, name="below", trainable=False)(inputs)
     sides = [L.Dense(16, name=f"side_{i}", activation="tanh")(x) for i in range(3)]
     return keras.Model(inputs, L.Add(name="sum")(sides))
-
-
-def test_branches_inside_a_replay_make_no_gradient_run_that_nobody_asked_for():
-    alone = fresh(above_frozen)
-    plain = graph_of(lambda x: gradients(alone, x), X[0])
-    model, names = fresh(above_frozen), ("side_0", "side_1", "side_2", "sum")
-    segments = tfgc.Segment(("below",), "keep"), tfgc.Segment(names)
-    plan = tfgc.Plan(segments, "by hand", tfgc.plan(model, strategy="keep_all").model)
-    tfgc.enable(model, plan)
-    ours = graph_of(lambda x: gradients(model, x), X[0])
-    again = 3  # the products of a replay
-    assert running(ours)["MatMul"] == running(plain)["MatMul"] + again
 
 
 def with_a_sum_for_later(is_copied):
@@ -520,17 +363,6 @@ def with_a_sum_for_later(is_copied):
     if not is_copied:  # A trace of what closes over a plain variable is not copied.
         branch = L.Lambda(lambda x: x * shift, name="shifted")(branch)
     return keras.Model(inputs, L.Multiply(name="last")([later, branch]))
-
-
-@pytest.mark.parametrize("is_copied", [True, False])
-def test_a_branch_does_not_wait_for_what_the_replay_does_not_need(is_copied):
-    """A difference, whose gradient needs nothing, would be computed again, and what it is of be held until then."""
-    model, alone = (fresh(lambda: with_a_sum_for_later(is_copied)) for _ in range(2))
-    middle = ("later", "branch") if is_copied else ("later", "branch", "shifted")
-    segments = tfgc.Segment(("one", "other")), tfgc.Segment(middle), tfgc.Segment(("last",), "keep")
-    tfgc.enable(model, tfgc.Plan(segments, "by hand", tfgc.plan(model, strategy="keep_all").model))
-    ours, plain = (running(graph_of(functools.partial(gradients, m), X[0])) for m in (model, alone))
-    assert (ours["Tanh"], ours["Sub"]) == (plain["Tanh"] + 1, plain["Sub"])
 
 
 class Gate(L.Layer):
@@ -561,32 +393,6 @@ def gated():
     blocks = [Wide(name=f"block_{i}") for i in range(4)]
     model = keras.Sequential([keras.Input((16,)), *blocks[:2], Gate(name="gate"), *blocks[2:], L.Dense(4)])
     return tfgc.enable(model, layers=["block_*"])
-
-
-def test_a_pass_goes_on_behind_another_one_in_it(monkeypatch):
-    """It was begun anew, so that replays behind did not wait for those before."""
-    passes = []
-
-    def spied(self, *arguments):
-        passes.append(self)
-        return original(self, *arguments)
-
-    original = replay_order.BackwardPass.wait
-    monkeypatch.setattr(replay_order.BackwardPass, "wait", spied)
-    model = fresh(gated)
-    graph_of(lambda x: gradients(model, x), X[0])
-    assert [passes.count(found) for found in passes] == [4, 4, 1, 4, 4]
-
-
-def test_the_second_call_of_gradient_does_not_wait_for_the_first(monkeypatch):
-    model = by_layers(fresh(branches))
-
-    def apart(x):
-        return gradients(model, x), gradients(model, x)
-
-    ours, free = in_turn_and_not(monkeypatch, lambda: graph_of(apart, X[0]))
-    (once, once_free) = in_turn_and_not(monkeypatch, lambda: graph_of(lambda x: gradients(model, x), X[0]))
-    assert edges(ours) - edges(free) == 2 * (edges(once) - edges(once_free)) > 0
 
 
 # Gradients

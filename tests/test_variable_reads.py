@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 from memory import alone
 
+import tfgc
 from tfgc._framework import private_api, variable_reads
-from tfgc._replay.block import block
 
 
 def recorded_read(variables):
@@ -85,15 +85,14 @@ def test_gradients_of_rows_stay_sparse():
     assert gradient.indices.numpy().tolist() == [3, 3, 5]
 
 
-def segment(compiled):
+def segment():
     """A model, and the same as a segment."""
     model = keras.Sequential([keras.Input((3,)), *(keras.layers.Dense(3, activation="tanh") for _ in range(3))])
-    return model, block(lambda x: model(x), name="three layers", compiled=compiled)
+    return model, tfgc.recompute(lambda x: model(x))
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_second_derivatives_by_weights_are_those_of_plain_code(compiled):
-    model, recomputed = segment(compiled)
+def test_second_derivatives_by_weights_are_those_of_plain_code():
+    model, recomputed = segment()
     x = tf.constant(np.random.default_rng(0).normal(size=(4, 3)), tf.float32)
     weights = [v.value for v in model.trainable_variables]
 
@@ -113,7 +112,7 @@ def test_second_derivatives_by_weights_are_those_of_plain_code(compiled):
 def records_of_a_step(variables, monkeypatch):
     """How often a compiled segment that adds up so many variables tells tapes of something, and its gradients."""
     added = [keras.Variable(np.full(2, i, "float32")) for i in range(variables)]
-    recomputed = block(lambda x: tf.add_n([x, *(v.value for v in added)]) ** 2, name="sum", compiled=True)
+    recomputed = tfgc.recompute(lambda x: tf.add_n([x, *(v.value for v in added)]) ** 2)
     kinds, record = [], private_api.record.record_operation
 
     def noted(kind, *args, **kwargs):
@@ -138,7 +137,6 @@ def test_a_segment_with_many_variables_is_recorded_as_one_operation(monkeypatch)
     assert few.count("tfgc_replay") == 1
 
 
-@pytest.mark.parametrize("compiled", [False, True])
 def test_a_tape_that_did_not_see_the_read_takes_the_values_for_constants(compiled):
     """As of an older loss whose gradients are part of a newer one, which watches the same weights."""
     model, recomputed = segment(compiled)
@@ -166,7 +164,6 @@ def test_a_tape_that_did_not_see_the_read_takes_the_values_for_constants(compile
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
 def test_a_tape_around_a_jacobian_knows_of_the_values(compiled):
     """It is made in a graph, which captures them."""
     model, recomputed = segment(compiled)
@@ -207,7 +204,7 @@ def test_a_gradient_that_flows_to_some_variables_alone_is_none_for_the_others():
     def call(x):
         return x * used.value, x + unused.value
 
-    for function in (call, block(call, name="two results", compiled=True)):
+    for function in (call, tfgc.recompute(call)):
         with tf.GradientTape(persistent=True) as tape:
             one, other = function(tf.ones(3))
         assert tape.gradient(one, unused.value) is None
@@ -215,9 +212,8 @@ def test_a_gradient_that_flows_to_some_variables_alone_is_none_for_the_others():
         np.testing.assert_array_equal(tape.gradient(one, used.value), np.ones(3))
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_forward_mode_follows_variables(compiled):
-    model, recomputed = segment(compiled)
+def test_forward_mode_follows_variables():
+    model, recomputed = segment()
     x = tf.ones((4, 3))
     kernel = model.trainable_variables[0].value
     for call in (model, recomputed):

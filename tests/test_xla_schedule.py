@@ -8,7 +8,6 @@ from equality import assert_equal, fresh, noise, train
 
 import tfgc
 from tfgc._core.plan import Plan
-from tfgc._framework import xla_gradients
 from tfgc._tracing import keras_graph
 from tfgc.zoo.gpt import TiedEmbedding
 
@@ -41,51 +40,6 @@ def barriers(model, x, jit_compile):
 
     graph = step.get_concrete_function(x).graph
     return [op for op in graph.get_operations() if op.type == "XlaOptimizationBarrier"]
-
-
-def test_gradients_of_a_replay_come_together_under_xla():
-    """XLA put those of kernels off, and held what they are made of."""
-    model = fresh(chain)
-    tfgc.enable(model, tfgc.plan(model, strategy="manual", keep=["dense_1", "dense_3"]))
-    assert not barriers(model, noise(4, 8), False)
-    # Two kernels and biases each, and what flows on from the second segment: nobody asks for the batch's gradient.
-    assert sorted(len(op.inputs) for op in barriers(model, noise(4, 8), True)) == [4, 5]
-
-
-@pytest.mark.parametrize(("rank", "waiting"), [(2, [3]), (1, [])])
-def test_what_nobody_asks_for_waits_for_no_kernel(rank, waiting):
-    tensors = [tf.fill([2] * rank, float(i)) for i in range(4)]
-    counts = []
-
-    @tf.function(jit_compile=True)
-    def made():
-        found = xla_gradients.all_at_once([*(t + 1.0 for t in tensors), None], 2, [1])
-        graph = tf.compat.v1.get_default_graph()
-        counts.append([len(op.inputs) for op in graph.get_operations() if op.type == "XlaOptimizationBarrier"])
-        return found[:-1]
-
-    for i, tensor in enumerate(made(), start=1):
-        np.testing.assert_array_equal(tensor, np.full([2] * rank, float(i)))
-    assert counts == [waiting]
-
-
-def test_kernels_of_a_replay_inside_do_not_stay_until_the_one_around_it_is_done():
-    """Within half of a U-Net's plain step a nested plan held 112 MB of them: 331 MB in place of 267."""
-    passed_on, inside, own = (tf.fill([2, 2], float(i)) for i in range(3))
-    counts = []
-
-    @tf.function(jit_compile=True)
-    def made():
-        inner = xla_gradients.all_at_once([passed_on + 1.0, inside + 1.0], 1, [])
-        outer = xla_gradients.all_at_once([inner[0] * 2.0, inner[1], own + 1.0], 1, [])
-        graph = tf.compat.v1.get_default_graph()
-        barriers = [op for op in graph.get_operations() if op.type == "XlaOptimizationBarrier"]
-        counts.append([[t.op.type for t in op.inputs] for op in barriers])
-        return outer
-
-    for tensor, value in zip(made(), (2.0, 2.0, 3.0)):
-        np.testing.assert_array_equal(tensor, np.full([2, 2], value))
-    assert counts == [[["AddV2", "AddV2"], ["Mul", "AddV2"]]]
 
 
 @pytest.mark.parametrize("build", [chain, embedded, tied])
@@ -123,33 +77,6 @@ def test_gradients_of_gradients_under_xla():
 def kept_between():
     sizes = [7, 8, 9, 10, 11]
     return keras.Sequential([keras.Input((6,)), *(L.Dense(n, "tanh", name=f"dense_{n}") for n in sizes)])
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-def test_replays_wait_for_kernels_that_were_kept_and_train(frozen):
-    """XLA put those off to the end of a ResNet's step. What is frozen has none, and must not get one."""
-    model = fresh(kept_between)
-    model.get_layer("dense_9").trainable = not frozen
-    pieces = [(0, 2, "recompute"), (2, 3, "keep"), (3, 5, "recompute")]
-    tfgc.enable(model, Plan.from_pieces(keras_graph.read(model), pieces, strategy="by hand"))
-
-    @tf.function(jit_compile=True)
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model(x, training=True) ** 2)
-        return tape.gradient(loss, model.trainable_variables)
-
-    operations = step.get_concrete_function(noise(4, 6)).graph.get_operations()
-    products = [op for op in operations if op.type == "MatMul"]
-    (kernel,) = [op for op in products if op.outputs[0].shape == (8, 9)]
-    replays = [op for op in products if op.name.startswith("replay") and "gradient_tape" not in op.name]
-    (replayed,) = [op for op in replays if op.outputs[0].shape == (4, 7)]
-    before, stack = set(), [replayed]
-    while stack:
-        op = stack.pop()
-        before.add(op)
-        stack += (tensor.op for tensor in op.inputs if tensor.op not in before)
-    assert (kernel in before) is not frozen
 
 
 def test_what_an_outer_tape_records_has_no_zeros_in_place_of_none():
