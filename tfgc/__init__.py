@@ -15,7 +15,7 @@ _NAMES = {
     "_core.segments": "Outlook Segment",
     "_core.plan": "Plan",
     "_errors": "InfeasibleBudgetError NotReplayableWarning NothingSavedWarning OpenSizesWarning OptionError "
-    "OutOfMemoryWarning PlanMismatchError ReplayMismatchError StaleTraceWarning TfgcError "
+    "OutOfMemoryWarning PlanMismatchError StaleTraceWarning TfgcError "
     "UncountedMemoryWarning UnsupportedModelError",
     "_compiled.memory": "compiled_memory",
     "_framework.memory_counts": "peak",

@@ -91,10 +91,6 @@ class InfeasibleBudgetError(TfgcError):
         return int(found[0]), int(found[1]), found[2]
 
 
-class ReplayMismatchError(TfgcError):
-    """A second run of a segment did not repeat its first run."""
-
-
 class NotReplayableWarning(UserWarning):
     """A function cannot be run twice safely, so it is not recomputed."""
 

@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._costs.call_operations import Operations
-from tfgc._costs.tensor_buffers import Buffers, renamed, tensor_bytes
+from tfgc._costs.tensor_buffers import Buffers, tensor_bytes
 from tfgc._costs.xla_fusion import ELEMENTWISE
 from tfgc._step.flop_counts import MATRIX_PRODUCTS, VIEWS, multiplications_per_element
 
@@ -88,21 +88,6 @@ def _besides(op: tf.Operation) -> int:
     padded = math.ceil(inner / step) * step
     operands = 0 if padded == inner else sum(map(tensor_bytes, op.inputs[:2])) * padded // inner
     return (count - 1) * tensor_bytes(op.outputs[0]) + operands
-
-
-def is_made_of_parts(tensor: tf.Tensor) -> bool:
-    """Whether elementwise operations compute a tensor from a product in parts, so that XLA may keep these for it."""
-    stack, seen = [tensor], {tensor.ref()}
-    while stack:
-        tensor = stack.pop()
-        if parts(tensor.op) > 1:
-            return True
-        source = renamed(tensor)
-        made_of = [source] if source is not None else tensor.op.inputs if tensor.op.type in ELEMENTWISE else []
-        new = [t for t in made_of if t.ref() not in seen]
-        seen.update(t.ref() for t in new)
-        stack += new
-    return False
 
 
 def _sizes(op: tf.Operation) -> tuple[int, int, int, int] | None:

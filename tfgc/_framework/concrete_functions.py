@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import internals, versions
+from tfgc._framework import internals
 from tfgc._framework.versions import attribute
 
 # What passes no gradient on, although it reads and makes floating numbers.
@@ -93,29 +93,3 @@ def call_flat(function: Any, tensors: list[tf.Tensor]) -> Any:
     """Call a concrete function on the tensors of its signature, in order, past its checks of them."""
     # These cost 5 to 10 microseconds for each argument, and are not needed for what was looked up by dtypes and shapes.
     return attribute(function, "_call_flat")(tensors, function.captured_inputs)
-
-
-def shape_of(tensor: tf.Tensor) -> tuple[int, ...]:
-    """The shape of an eager tensor as a plain tuple."""
-    try:  # not by `attribute`: this runs for each argument of a call
-        return tensor._shape_tuple()
-    except AttributeError as error:
-        raise versions.unsupported(error) from error
-
-
-def reached_outputs(graph: Any, inputs: int, outputs: list[int]) -> list[frozenset[int]]:
-    """For each of the first `inputs` of a function's graph those of some outputs, by position, that depend on it."""
-    places = {id(tensor): i for i, tensor in enumerate(graph.inputs[:inputs])}
-    found: list[set[int]] = [set() for _ in range(inputs)]
-    for output in outputs:
-        waiting, seen = [graph.outputs[output]], set()
-        while waiting:
-            tensor = waiting.pop()
-            if id(tensor) in seen or tensor.dtype in _WITHOUT_GRADIENT or tensor.dtype.is_integer:
-                continue
-            seen.add(id(tensor))
-            if id(tensor) in places:
-                found[places[id(tensor)]].add(output)
-            elif tensor.op.type not in _BLOCKING:
-                waiting += tensor.op.inputs
-    return [frozenset(each) for each in found]

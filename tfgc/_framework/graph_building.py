@@ -2,7 +2,7 @@
 
 import contextlib
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from tfgc._framework import private_api
 from tfgc._framework.internals import CondBranchFuncGraph, ControlFlowFuncGraph, pywrap_tfe, record
-from tfgc._framework.versions import attribute
 
 # The graph of a function, by a name, to trace in what is never run.
 scratch_graph = tf.__internal__.FuncGraph
@@ -186,9 +185,3 @@ def _enclosing(graph: Any) -> Iterator[Any]:
     while graph is not None:
         yield graph
         graph = getattr(graph, "outer_graph", None)
-
-
-def wait_for(tensor: tf.Tensor, others: Iterable[tf.Tensor]) -> None:
-    """Make the operation of `tensor`, in the graph being built, wait for those of `others`."""
-    operations = [other.op for other in others if other.graph is tensor.graph]
-    attribute(tensor.op, "_add_control_inputs")(operations)

@@ -122,11 +122,6 @@ def node_lists(layer: keras.Operation) -> tuple[list[Any], list[Any]]:
     return attribute(layer, "_inbound_nodes"), attribute(layer, "_outbound_nodes")
 
 
-def own_attributes(operation: keras.Operation) -> dict[str, Any]:
-    """The attributes of a layer or op, without its name and what Keras records about its calls."""
-    return {k: v for k, v in vars(operation).items() if k not in _IDENTITY and not k.startswith("_self_")}
-
-
 def compiled_metrics(model: keras.Model) -> list[Any]:
     """What a model is compiled with as `metrics` and as `weighted_metrics`, where it is."""
     made = attribute(model, "_compile_metrics") if model.compiled else None

@@ -4,16 +4,14 @@ An operation waits for what it reads, for what it has a control edge from, and, 
 effects that were traced before its own.
 """
 
-import heapq
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from tfgc._framework import private_api
 from tfgc._framework.internals import get_read_write_resource_inputs
-from tfgc._framework.versions import attribute
 
 Thing = TypeVar("Thing", bound=Hashable)
 # Gradients of the filter and of the bias of a convolution, by the place of the upstream gradient that both read.
@@ -57,43 +55,6 @@ def dependencies(operations: Sequence[tf.Operation]) -> dict[tf.Operation, set[t
     }
 
 
-def once_fused(before: Mapping[tf.Operation, set[tf.Operation]]) -> dict[tf.Operation, set[tf.Operation]]:
-    """What each operation waits for, of which oneDNN may make one of several."""
-    found = dict(before)
-    fused: dict[Any, list[tf.Operation]] = defaultdict(list)
-    for op in filter(may_be_fused, before):
-        fused[op.inputs[_FUSED[op.type]].ref()].append(op)
-    for group in fused.values():
-        together = set[tf.Operation]().union(*(before[op] for op in group)).difference(group)
-        found.update(dict.fromkeys(group, together))
-    return found
-
-
-def may_be_fused(op: tf.Operation) -> bool:
-    """Whether oneDNN may make one operation of this and of another one, between which nothing may come."""
-    return op.type in _FUSED
-
-
-def in_order(before: Mapping[tf.Operation, set[tf.Operation]]) -> Iterator[tf.Operation]:
-    """Operations after what they wait for, else as they were made; without those in a circle, and behind one."""
-    operations = list(before)
-    index = {op: i for i, op in enumerate(operations)}
-    after: list[list[int]] = [[] for _ in operations]
-    missing = [len(others) for others in before.values()]
-    for i, others in enumerate(before.values()):
-        for other in others:
-            after[index[other]].append(i)
-    ready = [i for i, count in enumerate(missing) if not count]
-    heapq.heapify(ready)
-    while ready:
-        i = heapq.heappop(ready)
-        yield operations[i]
-        for reader in after[i]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heapq.heappush(ready, reader)
-
-
 def ancestors(
     before: Mapping[tf.Operation, set[tf.Operation]], last: Iterable[tf.Operation], known: Collection[tf.Operation] = ()
 ) -> set[tf.Operation]:
@@ -118,33 +79,6 @@ def reached(start: Iterable[Thing], further: Callable[[Thing], Iterable[Thing]],
             found.add(here)
             waiting.extend(further(here))
     return found
-
-
-def _after_effects(graph: Any) -> Mapping[tf.Operation, list[tf.Operation]]:
-    """For operations of a graph what waits for their effects, so far."""
-    order, after, known = getattr(graph, _EFFECTS, None) or (EffectOrder(), defaultdict(list), 0)
-    operations = graph.get_operations()
-    for op in operations[known:]:
-        for other in order.awaited(op):
-            after[other].append(op)
-    setattr(graph, _EFFECTS, (order, after, len(operations)))
-    return after
-
-
-def has_effects(graph: Any) -> bool:
-    """Whether operations of a graph wait for the effects of others."""
-    return bool(_after_effects(graph))
-
-
-def descendants(first: tf.Operation) -> set[tf.Operation]:
-    """An operation, and all in its graph that wait for it."""
-    after = _after_effects(first.graph)
-
-    def waiting(op: tf.Operation) -> list[tf.Operation]:
-        readers = [reader for tensor in op.outputs for reader in tensor.consumers()]
-        return readers + attribute(op, "_control_outputs") + after.get(op, [])
-
-    return reached([first], waiting)
 
 
 def ends(

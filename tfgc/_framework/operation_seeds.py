@@ -22,20 +22,6 @@ _COPIED = 2**30
 
 
 @contextlib.contextmanager
-def continued() -> Iterator[None]:
-    """Number what draws in the graph being built on from where the last one ended, as in one graph of all."""
-    if context.global_seed() is None:  # What draws gets a seed of its own, and there is no stream of them.
-        yield
-        return
-    graph, stream = tf.compat.v1.get_default_graph(), versions.attribute(context.context(), "_rng")
-    _numbers[graph] = _counts.get(stream, 0)
-    try:
-        yield
-    finally:
-        _counts[stream] = _numbers[graph]
-
-
-@contextlib.contextmanager
 def eager_ones_put_back() -> Iterator[None]:
     """Let what draws eagerly after this get the seeds that it would have got without what draws in here."""
     stream = None  # of a process in which no seed was set
@@ -63,11 +49,6 @@ def unused() -> Iterator[None]:
             _numbers[graph] = before
 
 
-def number_apart(graph: Any) -> None:
-    """Number what draws in a graph so that `numbered` finds it, before anything does."""
-    _numbers[graph] = _COPIED
-
-
 def numbered(graph: Any, operations: Iterable[tf.Operation]) -> list[str] | None:
     """The names of those of a graph's operations that have a number in place of a seed, in the order of these.
 
@@ -76,14 +57,3 @@ def numbered(graph: Any, operations: Iterable[tf.Operation]) -> list[str] | None
     numbers = range(_COPIED, _numbers[graph])
     found = [op for op in operations if op.get_attr("seed2") in numbers]
     return [op.name for op in found] if [op.get_attr("seed2") for op in found] == [*numbers] else None
-
-
-def renumber(node: Any) -> None:
-    """Give the definition of an operation the next number of the graph being built."""
-    seeds = random_seed.get_seed(None)
-    node.attr["seed"].i, node.attr["seed2"].i = (seed or 0 for seed in seeds)
-
-
-def have_seeds(operations: Iterable[tf.Operation]) -> bool:
-    """Whether one of some operations draws from a seed of its own, or from its number."""
-    return any("seed2" in op.node_def.attr for op in operations)

@@ -182,12 +182,6 @@ def in_xla() -> bool:
     return not tf.executing_eagerly() and in_context(tf.compat.v1.get_default_graph())
 
 
-def replica() -> int | None:
-    """The number of the replica of a `tf.distribute.Strategy` that calls this eagerly; None if no strategy does."""
-    here = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
-    return None if here is None else int(here.replica_id_in_sync_group)
-
-
 def converts() -> bool:
     """Whether AutoGraph converts the code that runs now."""
     return internals.ag_ctx.control_status_ctx().status == internals.ag_ctx.Status.ENABLED

@@ -32,25 +32,9 @@ def waiting(upstream: Sequence[tf.Tensor]) -> Iterator[None]:
     _add(fence(made, (), [tensor for tensor in upstream if tensor.graph is graph]))
 
 
-@contextlib.contextmanager
-def in_time(arguments: Sequence[tf.Tensor]) -> Iterator[None]:
-    """Let what is large, and made in here of no argument, wait for all of them: see `drawn_in_time`."""
-    with operation_hooks.noted() as made:
-        yield
-    _add(drawn_in_time(made, arguments))
-
-
 def _add(edges: Iterable[Edge]) -> None:
     for op, gates in edges:
         attribute(op, "_add_control_inputs")(gates)
-
-
-def drawn_in_time(operations: Iterable[tf.Operation], arguments: Sequence[tf.Tensor]) -> Iterator[Edge]:
-    """Edges by which what is large, and depends on no argument, waits for all: masks, and weights in another dtype.
-
-    Else TensorFlow makes those of all segments at the start of the step, and holds them until they run.
-    """
-    return fence(operations, arguments, arguments, _LEAST)
 
 
 def fence(
@@ -83,11 +67,6 @@ def worth_freeing(operations: Sequence[tf.Operation]) -> set[tf.Operation]:
         if known[op] and (op in free or any(_LEAST <= _bytes(t) <= MOST for t in op.outputs)):
             free.update([op, *(t.op for t in op.inputs if t.op in known)])
     return free.intersection(operations)
-
-
-def is_folded(tensor: tf.Tensor) -> bool:
-    """Whether TensorFlow knows the value of a small tensor, and so computes what depends on it alone just once."""
-    return _is_folded(tensor.op, {})
 
 
 def _is_folded(op: tf.Operation, known: dict[tf.Operation, bool]) -> bool:

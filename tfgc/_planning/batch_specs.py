@@ -31,12 +31,6 @@ class Signature:
     in_step: bool = False  # whether the model's own `train_step` makes them
     training: Hashable = None  # names the state in which the model trains
 
-    def covers(self, other: "Signature") -> bool:
-        """Whether a step of the other one needs no more than one of this."""
-        (shapes, dtypes), (its_shapes, its_dtypes) = ([*zip(*one.sizes)] or [(), ()] for one in (self, other))
-        alike = dataclasses.replace(self, sizes=()) == dataclasses.replace(other, sizes=()) and dtypes == its_dtypes
-        return alike and are_no_larger(its_shapes, shapes)
-
 
 def tensors(example: Any) -> list[tf.Tensor]:
     """The tensors in a batch, or in the `Arguments` of a call."""
@@ -151,11 +145,3 @@ def largest(shapes: Shapes, others: Shapes) -> Shapes:
     if _sizes_in_pairs(shapes, others) is None:
         return shapes
     return [*map(_largest, shapes, others)]
-
-
-def fixing_sizes(example: Any, batch_size: int | None) -> str:
-    """How the open sizes of a batch become known."""
-    ways = [] if batch_size else ["with dataset.batch(n, drop_remainder=True)"]
-    if any(None in tensor.shape[1:] for tensor in tensors(example) if tensor.shape.rank):
-        ways.append("by padding to one size")
-    return " and ".join(ways)

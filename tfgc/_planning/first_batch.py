@@ -1,6 +1,5 @@
 """Plan for one call of a model, when its sizes and its mode are there to be seen."""
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterable
@@ -182,15 +181,3 @@ def in_share(
         if share is None or not before:
             raise
         return plan(dataclasses.replace(request, budget=int(share * max(before))))
-
-
-def planned_with(
-    plan: Callable[[Any, Shapes], Planned], before: tuple[Any, Shapes] | None, specs: Any, shapes: Shapes
-) -> Planned:
-    """Call `plan` for a batch as large as it and the one `before` in each size; for it alone if none fits both."""
-    # Inputs of which one is longer and the other shorter may take turns.
-    both = None if before is None else batch_specs.holding_both(specs, before[0])
-    if before is not None and both is not None:
-        with contextlib.suppress(InfeasibleBudgetError):
-            return plan(both, batch_specs.largest(shapes, before[1]))
-    return plan(specs, shapes)

@@ -11,21 +11,18 @@ write to a plain `tf.Variable`) is what `side_effects` finds out, by tracing it 
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 
 from tfgc._framework import added_losses, diverted_calls, graph_building, graph_gradients, private_api
-from tfgc._pure import inner_functions, random_draws, replay_checksums
+from tfgc._pure import inner_functions, random_draws
 from tfgc._pure.tensor_packing import Packing, spec_of
 
-Label = tuple[str, tf.TensorSpec]  # the layer behind a checksum, and the spec of what it made
 # What gives what stands for a variable in a trace that is never run.
 StandIn: TypeAlias = Callable[[keras.Variable], Any]
 
-_checksums: ContextVar[list[tuple[Label, tf.Tensor]] | None] = ContextVar("tfgc_checksums", default=None)
 
 IN_CUSTOM_GRADIENT = (
     "{!r} is read inside of a function with a tf.custom_gradient. Give the function the weight as an argument to let "
@@ -35,17 +32,6 @@ BETWEEN_INPUTS = (
     "its tf.gradients go back through an input that is made outside of it. Take gradients of what the layer computes "
     "from its inputs to let tfgc recompute it"
 )
-
-
-def returns_states(written: Sequence[keras.Variable]) -> bool:
-    """Whether gradients may flow through what is written, not only through results, as in `model.stateless_call`."""
-    # There states are the caller's tensors. In graphs gradients go through those of a first run; a trainable variable
-    # that is written is read again by the same call.
-    scope = private_api.stateless_scope_here()
-    if scope is None or isinstance(scope, Scope):
-        return False
-    flowing = [variable for variable in written if tf.as_dtype(variable.dtype).is_floating]
-    return any(tf.executing_eagerly() or variable.trainable for variable in flowing)
 
 
 class StaleEffectsError(Exception):
@@ -66,7 +52,6 @@ class Scope(keras.StatelessScope):
         # The ids of trainable variables that a trace without stand-ins reads in branches, and outside of them.
         self.trained_in: dict[bool, set[int]] = {True: set(), False: set()}
         self.written: dict[int, tuple[keras.Variable, tf.Tensor]] = {}
-        self.checksums: list[tuple[Label, tf.Tensor]] | None = None if values is None else []
         self._strict = values is not None
         self._given = values or {}
         self._makers: dict[int, keras.Layer] = {}
@@ -106,13 +91,8 @@ class Scope(keras.StatelessScope):
         self._makers[id(loss)] = added_losses.maker_of_loss()
         super().add_loss(loss)
 
-    def __enter__(self) -> "Scope":
-        self._outer_checksums = _checksums.set(self.checksums)
-        return super().__enter__()
-
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
-        _checksums.reset(self._outer_checksums)
         for loss, layer in zip(self.losses, self.loss_layers):
             added_losses.forget_loss(layer, loss)
 
@@ -141,11 +121,9 @@ class Scope(keras.StatelessScope):
     def outcome(self, result: Any, draws: list[tf.Tensor]) -> "Run":
         """The `Run` of what was done in this scope: a function's result, and what it drew."""
         packed = Packing(result, made=True)
-        sums = [checksum for _, checksum in self.checksums or ()]
-        tensors = [*packed.take_tensors(), *self.losses, *sums, *(value for _, value in self.written.values())]
+        tensors = [*packed.take_tensors(), *self.losses, *(value for _, value in self.written.values())]
         specs = [spec_of(t) for t in tensors]
-        labels = [label for label, _ in self.checksums or ()]
-        return Run(tensors, specs, packed, self.loss_layers, labels, [v for v, _ in self.written.values()], draws)
+        return Run(tensors, specs, packed, self.loss_layers, [v for v, _ in self.written.values()], draws)
 
     @property
     def loss_layers(self) -> list[keras.Layer]:
@@ -163,12 +141,11 @@ def _read_after_write(given: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
 class Run:
     """All that one run of a function did."""
 
-    # The outputs, then the losses, then the recorded checksums, then the new values of the written variables.
+    # The outputs, then the losses, then the new values of the written variables.
     tensors: list[tf.Tensor]
     specs: list[tf.TensorSpec]  # their shapes and dtypes
     packing: Packing  # the structure of the outputs
     loss_layers: list[keras.Layer]  # the layer that made each loss
-    labels: list[Label]  # of the checksums
     written: list[keras.Variable]
     draws: list[tf.Tensor]  # random numbers that cannot be drawn again
     results: list[tf.Tensor] = dataclasses.field(default_factory=list)  # on the way, which a replay takes over
@@ -179,36 +156,15 @@ class Run:
         end = len(self.specs) - len(self.written)
         return [i for i, s in enumerate(self.specs[:end]) if s.dtype.is_floating or s.dtype.is_complex]
 
-    @property
-    def checksums(self) -> list[tf.Tensor]:
-        """The recorded checksums."""
-        end = len(self.specs) - len(self.written)
-        return self.tensors[end - len(self.labels) : end]
-
-    def without_tensors(self) -> "Run":
-        """What is the same in every run of this signature."""
-        return dataclasses.replace(self, tensors=[], draws=[], results=[])
-
     def finish(self, tensors: list[tf.Tensor]) -> Any:
         """Write the state, give the losses to their layers, return the value: `tensors` stand for those of the run."""
         states_at = len(tensors) - len(self.written)
-        checksums_at = states_at - len(self.labels)
-        losses_at = checksums_at - len(self.loss_layers)
+        losses_at = states_at - len(self.loss_layers)
         for variable, value in zip(self.written, tensors[states_at:]):
             variable.assign(value)
-        for layer, loss in zip(self.loss_layers, tensors[losses_at:checksums_at]):
+        for layer, loss in zip(self.loss_layers, tensors[losses_at:states_at]):
             layer.add_loss(loss)
-        recorded = _checksums.get()
-        if recorded is not None:
-            recorded.extend(zip(self.labels, tensors[checksums_at:states_at]))
         return self.packing.unpack(tensors[:losses_at])
-
-
-def record_checksum(name: str, tensors: list) -> None:
-    """Record the checksums of what a layer made, if what runs now is to be compared with a second run."""
-    recorded = _checksums.get()
-    if recorded is not None:
-        recorded.extend(((name, spec_of(t)), replay_checksums.checksum(t)) for t in tensors if tf.is_tensor(t))
 
 
 def run(

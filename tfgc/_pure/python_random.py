@@ -23,17 +23,6 @@ def state() -> tuple[Any, bytes]:
     return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
 
 
-@contextlib.contextmanager
-def drawn_from(start: tuple[Any, bytes]) -> Iterator[None]:
-    """Draw from `start` on inside, and afterwards from where the streams are now."""
-    now = state()
-    rewind(start)
-    try:
-        yield
-    finally:
-        rewind(now)
-
-
 def rewind(start: tuple[Any, bytes]) -> None:
     """Set both streams back to a `state`."""
     own, numpy = start

@@ -7,12 +7,11 @@ are three numbers: the counter that it skipped to.
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
-from tfgc._errors import ReplayMismatchError
-from tfgc._framework import operation_hooks, operation_seeds
+from tfgc._framework import operation_hooks
 
 # Those through which no gradient flows: RandomGamma has one for its shape parameter.
 TYPES = frozenset(
@@ -64,25 +63,3 @@ def _bytes_of(op: tf.Operation) -> float:
 def noted(found: list[tf.Tensor]) -> contextlib.AbstractContextManager:
     """A context that adds numbers drawn in it from hidden state to the list `found`."""
     return operation_hooks.operations_seen(TYPES, found.append)
-
-
-@contextlib.contextmanager
-def handed_in(drawn: Sequence[tf.Tensor], name: str) -> Iterator[None]:
-    """In the graph being built, replace what would be drawn in here by the tensors in `drawn`, in order."""
-    rest = list(drawn)
-
-    def next_one(op_type: str, _: list[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
-        if not rest or rest[0].dtype != dtype:
-            raise ReplayMismatchError(
-                f"the second run of {name} did not repeat the first: it draws {dtype.name} numbers by {op_type} where "
-                f"the first drew {rest[0].dtype.name if rest else 'nothing'}. {REPEATABLE}"
-            )
-        return rest.pop(0)
-
-    with operation_hooks.operations_replaced(TYPES, next_one), operation_seeds.unused():
-        yield
-    if rest:
-        raise ReplayMismatchError(
-            f"the second run of {name} did not repeat the first: {len(rest)} of {len(drawn)} random draws are missing. "
-            f"{REPEATABLE}"
-        )

@@ -14,7 +14,6 @@ beside them, and is stored, too, as FlashAttention does (Dao et al. 2022, arXiv:
 nodes read is left out: a segment may end there, which stores it without more ado.
 """
 
-import contextlib
 import contextvars
 import math
 import operator
@@ -23,7 +22,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework.replaced import within
 from tfgc._step import flop_counts
 
 # A result is small if what its operation reads has so many times its elements.
@@ -72,18 +70,6 @@ def _is_small(op: tf.Operation) -> bool:
 def elements(tensor: tf.Tensor) -> int:
     """Elements of a tensor, with a common batch where that is open; 0 where its rank is not known."""
     return 0 if tensor.shape.rank is None else math.prod(_BATCH if size is None else size for size in tensor.shape)
-
-
-def boundaries() -> contextlib.AbstractContextManager[list[tf.Tensor]]:
-    """A context that collects the results of nodes that are made in it."""
-    return within(_BOUNDARIES, [])
-
-
-def note_boundary(name: str, made: Iterable[Any]) -> None:
-    """Note what a node made, whatever its name."""
-    noted = _BOUNDARIES.get()
-    if noted is not None:
-        noted += [tensor for tensor in made if isinstance(tensor, tf.Tensor)]
 
 
 def dear_products(

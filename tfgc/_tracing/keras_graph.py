@@ -6,7 +6,6 @@ so a node does exactly what it does in the model.
 """
 
 import dataclasses
-import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ import keras
 from tfgc._core import node_order, text
 from tfgc._core.graph import Graph, Node, Ref, Spec
 from tfgc._errors import OptionError, did_you_mean
-from tfgc._framework import backward_order, keras_models, tensor_attributes
+from tfgc._framework import keras_models, tensor_attributes
 from tfgc._framework.keras_models import FunctionalGraph
 from tfgc._pure import python_random
 from tfgc._tracing import functional_graphs, shapes
@@ -210,28 +209,15 @@ class Program:
 
         After a node `watch(name, outputs)` is called, and what it is to `release` is dropped from the table.
         """
-        rows = backward_order.rows(self.graph, names)
-        chain = backward_order.new_chain() if len(rows) > 1 else None
-        for row in rows if chain else [[name] for name in names]:
-            run = functools.partial(self._outputs, row, training)
-            read = [ref for _, ref in self._steps[row[0]].sources]
-            for name, made in zip(row, chain.run(run, read, table) if chain else run(table)):
-                table.update((Ref(name, i), tensor) for i, tensor in enumerate(made))
-                if watch is not None:
-                    watch(name, made)
-                for ref in (release or {}).get(name, ()):
-                    del table[ref]
-
-    def _outputs(self, row: Sequence[str], training: bool | None, table: Mapping[Ref, Any]) -> list[list]:
-        """What each node of a row makes: the first reads the table, the others the one before."""
-        made: list[list] = []
-        for name in row:
+        for name in names:
             step = self._steps[name]
             given = step.training if training is None else training
-            call = keras_models.call_with_training(step.node.operation, training=given)
-            made.append(step.call(call, table))
-            table = {Ref(name, i): tensor for i, tensor in enumerate(made[-1])}
-        return made
+            made = step.call(keras_models.call_with_training(step.node.operation, training=given), table)
+            table.update((Ref(name, i), tensor) for i, tensor in enumerate(made))
+            if watch is not None:
+                watch(name, made)
+            for ref in (release or {}).get(name, ()):
+                del table[ref]
 
     def placeholder(self, ref: Ref, name: str) -> Any:
         """A fresh `keras.Input` for a tensor of the model; one for an input of the model keeps its name."""

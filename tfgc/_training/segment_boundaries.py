@@ -6,15 +6,6 @@ from tfgc._core.graph import Graph, Ref
 from tfgc._core.segments import Segment
 
 
-def stored_on_device(graph: Graph, segments: Sequence[Segment]) -> set[Ref]:
-    """What recomputed segments store on the device, and what the caller holds."""
-    stored = {Ref(name) for name in graph.inputs}
-    for segment in segments:
-        if segment.mode == "recompute" and not segment.offload:
-            stored.update(boundary_tensors(graph, leaf_nodes(segment))[0])
-    return stored
-
-
 def leaf_nodes(segment: Segment) -> tuple[str, ...]:
     """The nodes of a segment as its innermost plans order them."""
     if segment.inner is None:
