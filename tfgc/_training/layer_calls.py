@@ -21,9 +21,9 @@ from tfgc._pairs import joint
 from tfgc._pairs.code import Code
 from tfgc._pairs.reading import Reading
 from tfgc._pairs.recompute import Pairs
+from tfgc._pairs.segments import Planned
 from tfgc._rewrite.order import ordered
 from tfgc._rewrite.recompute import Cut, recomputed
-from tfgc._step.step import Step
 from tfgc._tracing import functional_graphs
 from tfgc._training.segment_runner import Runner
 
@@ -74,11 +74,11 @@ class LayerCall:
         return self._pairs(*args, **kwargs)
 
 
-def _storing_products(reading: Reading, _: Any) -> tuple[Step, None]:
+def _storing_products(reading: Reading, _: Any) -> Planned:
     """The step that stores the results of dear products of a layer, and makes all else again."""
     step = reading.trace.step
     end = max((i for i in step.order if i < reading.start), default=-1)
-    return ordered(recomputed(step, [Cut(end, stores=reading.products)])), None
+    return Planned(ordered(recomputed(step, [Cut(end, stores=reading.products)])))
 
 
 def replace_calls(model: keras.Model, layers: Sequence[keras.Layer], plan: Plan | None = None) -> None:
