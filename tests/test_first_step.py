@@ -1,7 +1,5 @@
 """`enable` of models without a graph: planned by the calls of their layers in the first training step."""
 
-import threading
-
 import keras
 import numpy as np
 import pytest
@@ -9,7 +7,6 @@ import tensorflow as tf
 from equality import assert_equal, mostly, noise, train
 
 import tfgc
-from tfgc._planning import first_batch
 
 L = keras.layers
 X, Y = noise(16, 12, 8), noise(16, 4, seed=2)
@@ -218,12 +215,6 @@ class Undecided(keras.Model):
         return self.dense(x) if float(tf.reduce_sum(x)) > 0 else x
 
 
-def test_a_model_that_cannot_be_traced_says_why_and_what_to_do():
-    model = tfgc.enable(Undecided())
-    with pytest.raises(tfgc.UnsupportedModelError, match=r"cannot be traced symbolically.*layers=\[\.\.\.\]"):
-        model(X[:, 0], training=True)
-
-
 class OfTensors(L.Layer):
     """Its `build` makes variables of tensors: of constants, of a seed, and of another variable."""
 
@@ -296,31 +287,6 @@ def test_a_variable_of_a_draw_without_a_seed_needs_a_call_on_a_batch_first():
     assert any("block" in name for name in recomputed(model))
 
 
-def test_sizes_that_stay_open_change_nothing():
-    data = tf.data.Dataset.from_generator(
-        lambda: ((X[:8], Y[:8]) for _ in range(9)),
-        output_signature=(tf.TensorSpec((None, None, 8)), tf.TensorSpec((None, 4))),
-    )
-    model = tfgc.enable(made())
-    fix = r"in the data, with dataset\.batch\(n, drop_remainder=True\) and by padding to one size, or plan ahead"
-    with pytest.warns(tfgc.OpenSizesWarning, match=rf"nothing is recomputed in 'net'.*{fix}"):
-        model.fit(data, verbose=0, shuffle=False, steps_per_epoch=2)
-    assert str(tfgc.status(model)).endswith(
-        "enabled, trains as before: sizes of the batch are open where its step is traced"
-    )
-    model = tfgc.enable(made(), budget="50%")
-    with pytest.raises(tfgc.OptionError, match=rf"budget='50%'.*{fix}.*example=batch"):
-        model.fit(data, verbose=0, shuffle=False, steps_per_epoch=2)
-
-
-def test_lengths_that_are_open_are_to_be_padded():
-    """A remainder that is dropped would not help."""
-    model = tfgc.enable(made(), budget="50%")
-    ragged = tf.RaggedTensor.from_row_lengths(tf.zeros((12, 8)), [5, 7])
-    with pytest.raises(tfgc.OptionError, match=r"Fix them in the data, by padding to one size, or plan ahead"):
-        model(ragged, training=True)
-
-
 @pytest.mark.gate
 def test_verify_proves_the_plan_of_least_memory():
     model = made()
@@ -378,22 +344,6 @@ def test_a_step_calls_another_enabled_model_that_it_does_not_hold(use):
     assert str(tfgc.status(critic)) == "tower: enabled, trains in a step that is planned as a whole"
 
 
-def test_a_call_with_more_rows_than_the_batch_leaves_the_plan_of_the_step(capsys):
-    class TwoViews(Net):
-        def train_step(self, data):
-            x, _ = data
-            with tf.GradientTape() as tape:
-                one, other = tf.split(self(tf.concat([x, x[:, ::-1]], 0), training=True), 2)
-                loss = tf.reduce_mean((one - other) ** 2)
-            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-            return {"loss": loss}
-
-    model = tfgc.enable(made(TwoViews, run_eagerly=True), budget="90%")
-    model.fit(X, Y, batch_size=8, verbose=0)
-    assert capsys.readouterr().err.count("planned in") == 1
-    assert [plan.batch_size for plan in tfgc.status(model).plans] == [8]
-
-
 @pytest.mark.parametrize("first", mostly("evaluate", "a call", modes=["evaluate", "predict", "a call"]))
 def test_what_does_not_train_makes_no_plan(first):
     """The `call` of `Net` takes no `training`, so that Keras says nothing of it in `evaluate` and `predict`."""
@@ -425,45 +375,6 @@ def test_fit_with_larger_batches_is_planned_again_within_a_budget(kind):
         model.fit(X, Y, batch_size=batch_size, verbose=0)
         sizes.append([plan.batch_size for plan in tfgc.status(model).plans])
     assert sizes == [[6], [6], [12], [12]]
-
-
-def test_a_call_that_the_plan_holds_for_does_not_wait_for_another_one(monkeypatch):
-    plan, planning, may_end = first_batch.plan_step_by_calls, threading.Event(), threading.Event()
-
-    def held_up(*arguments):
-        planning.set()
-        may_end.wait(60)
-        return plan(*arguments)
-
-    model = tfgc.enable(made(), budget="90%")
-    model(X[:4], training=True)
-    monkeypatch.setattr(first_batch, "plan_step_by_calls", held_up)
-    larger, covered = (threading.Thread(target=model, args=(x,), kwargs={"training": True}) for x in (X, X[:4]))
-    larger.start()
-    assert planning.wait(60)
-    covered.start()
-    covered.join(30)
-    waits = covered.is_alive()
-    may_end.set()
-    larger.join()
-    covered.join()
-    assert not waits
-
-
-def test_sizes_that_become_known_are_planned():
-    model = tfgc.enable(made(), verbose=0)
-
-    @tf.function(reduce_retracing=True, input_signature=[tf.TensorSpec((None, 12, 8))])
-    def open_step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(x) ** 2)
-        return tape.gradient(loss, model.trainable_variables)
-
-    with pytest.warns(tfgc.OpenSizesWarning, match="drop_remainder=True"):
-        open_step(X)
-    assert not tfgc.status(model).plans
-    model.fit(X, Y, batch_size=8, verbose=0)
-    assert [plan.batch_size for plan in tfgc.status(model).plans] == [8]
 
 
 @pytest.mark.parametrize("kind", ["calls", "segments"])

@@ -83,35 +83,12 @@ WORK = {
 }
 
 
-@pytest.mark.parametrize(("name", "mode"), in_turn(WORK))
-def test_each_node_runs_as_often_as_its_plan_says(name, mode, lines):
-    split, expected = WORK[name]
-    model = traced_chain(lines, "y" * len(expected))
-    enable(model, lambda _: split, mode)
-    for _ in range(2):
-        run_traced(model, mode)
-        found = lines()
-        assert "".join(str(found[f"forward l{i}"]) for i in range(len(expected))) == expected
-        assert {n for k, n in found.items() if k.startswith("backward")} == {1}
-
-
 @THREE
 def test_without_a_gradient_nothing_runs_twice(mode, lines):
     model = traced_chain(lines)
     enable(model, lambda _: WORK["two_by_two"][0], mode)
     run_traced(model, mode, lambda tape, y, model: y)
     assert lines() == {f"forward l{i}": 1 for i in range(4)}
-
-
-@pytest.mark.parametrize("mode", ["eager", "compiled"])
-def test_inner_segments_with_nothing_trainable_before_them_are_not_replayed(mode, lines):
-    """In graphs the gradient that nobody reads is pruned instead, all but these prints."""
-    model = traced_chain(lines, "nyyy")
-    enable(model, lambda _: [nest(again("l0"), again("l1"), keep("l2")), keep("l3")], mode)
-    run_traced(model, mode)
-    found = lines()
-    assert [found[f"forward l{i}"] for i in range(4)] == [2, 3, 2, 1]
-    assert "backward l0" not in found
 
 
 USES = {**models.ROUNDING, models.branches_draw_from_one_generator: 4 * 3 * 1.2e-7}
@@ -325,21 +302,6 @@ def assert_gradients_fit_outputs(model, x, mode):
     for _ in range(3):
         total, gradients = step()
         yield total, [tf.reduce_sum(v * g) for v, g in zip(model.trainable_variables, gradients)]
-
-
-@THREE
-def test_a_segment_that_cannot_be_replayed_is_kept_with_all_that_is_inside(mode):
-    def dense(i):
-        return L.Dense(8, use_bias=False, name=f"d{i}")
-
-    model = keras.Sequential([keras.Input((8,)), *map(dense, range(3)), Raw(name="raw"), *map(dense, range(3, 6))])
-    split = [nest(again("d0"), keep("d1")), nest(nest(again("d2"), keep("raw")), keep("d3")), again("d4"), keep("d5")]
-    enable(model, lambda _: split, mode)
-    with pytest.warns(tfgc.NotReplayableWarning, match=r"segment 1, d2 \.\.\. d3 .* RandomUniform") as caught:
-        steps = list(assert_gradients_fit_outputs(model, X, mode))
-    assert len([w for w in caught if w.category is tfgc.NotReplayableWarning]) == 1
-    for total, products in steps:
-        np.testing.assert_allclose(products, [total] * 6, rtol=1e-4)
 
 
 @THREE

@@ -1,7 +1,5 @@
 """A functional model whose own `train_step` calls it several times, or other layers beside it."""
 
-import contextlib
-
 import keras
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from memory import alone
 import tfgc
 from tfgc._calls import tracing
 from tfgc._training import enable
-from tfgc._training.segment_runner import Runner
 from tfgc._units import format_bytes
 
 L = keras.layers
@@ -253,35 +250,6 @@ def test_what_a_step_notes_on_the_model_around_its_call_is_its_own(kind, run_eag
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_a_step_is_traced_once_to_be_planned():
-    runs = []
-
-    class Counting(Pairs):
-        def train_step(self, data):
-            runs.append(tf.executing_eagerly())
-            return super().train_step(data)
-
-    model = tfgc.enable(compiled(encoder(Counting), run_eagerly=True), verbose=0)
-    fit(model, PAIRS, steps=3)
-    assert runs == [False, True, True, True]
-
-
-def test_a_step_that_trains_on_halves_by_itself_is_planned_as_a_whole():
-    runs = []
-
-    class Halves(Joined):
-        def train_step(self, data):
-            runs.append(tf.executing_eagerly())
-            if data[0].shape[0] < ROWS:
-                return super().train_step(data)
-            return [self.train_step((half,)) for half in tf.split(data[0], 2)][-1]
-
-    model = tfgc.enable(compiled(encoder(Halves), run_eagerly=True), verbose=0)
-    fit(model, (noise(ROWS, SIZE, SIZE, 3),), steps=2)
-    assert runs == [False] * 3 + [True] * 6
-    assert len(tfgc.status(model).plans) == 1
-
-
 def test_a_named_strategy_is_predicted_for_all_calls():
     model = tfgc.enable(pairs(), strategy="uniform", segments=4, verbose=0)
     fit(model, PAIRS)
@@ -306,16 +274,6 @@ def crops():
 def test_calls_of_two_sizes_run_by_plans_for_the_whole_step():
     large, small = sorted(tfgc.status(crops()).plans, key=lambda one: one.sizes, reverse=True)
     assert large.plain_bytes == small.plain_bytes
-
-
-def test_a_step_is_planned_again_in_all_its_calls(monkeypatch):
-    model, changed, use = crops(), set(), Runner.use
-    monkeypatch.setattr(Runner, "use", lambda runner, plan: changed.add(runner) or use(runner, plan))
-    own = model.call.__self__
-    plan = tfgc.plan(model, strategy="uniform", segments=2)
-    own.replanned(plan, predicted_bytes=1_000)
-    assert [(one.plan, one.predicted_bytes) for one in tfgc.status(model).plans] == [(plan, 1_000)] * 2
-    assert len(changed) == 2
 
 
 def test_a_call_with_more_rows_than_the_batch_counts_as_it_is():
@@ -372,23 +330,6 @@ def test_a_plan_says_that_xla_compiles_the_step(asked):
     assert planned.plan.options["mode"] == "xla"
 
 
-def test_a_step_with_larger_tensors_is_planned_again_within_a_budget():
-    class Negatives(keras.Model):
-        def train_step(self, data):
-            with tf.GradientTape() as tape:
-                near, far = self(data[0], training=True), self(tf.reshape(data[1], (-1, SIZE, SIZE, 3)), training=True)
-                loss = tf.reduce_mean(near**2) - tf.reduce_mean(tf.tanh(far))
-            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-            return {"loss": loss}
-
-    model = tfgc.enable(compiled(encoder(Negatives), run_eagerly=True), budget="70%", verbose=0)
-    plain = []
-    for count in (1, 2, 1, 3):
-        model.train_on_batch(noise(4, SIZE, SIZE, 3), noise(4, count, SIZE, SIZE, 3))
-        plain.append(max(one.plain_bytes for one in tfgc.status(model).plans))
-    assert plain[0] < plain[1] == plain[2] < plain[3]
-
-
 class Halves(keras.Model):
     """As with labelled and unlabelled samples, of which a batch has as many as there are."""
 
@@ -405,26 +346,6 @@ def traces_of(monkeypatch):
     traces, original = [], tracing.own_step
     monkeypatch.setattr(tracing, "own_step", lambda *args, **kw: [traces.append(args[1]), original(*args, **kw)][1])
     return traces
-
-
-def test_batches_of_which_none_is_larger_settle_on_one_plan(monkeypatch):
-    """Each was planned in turn, in each step."""
-    traces = traces_of(monkeypatch)
-    model = tfgc.enable(compiled(encoder(Halves), run_eagerly=True), budget="70%", verbose=0)
-    for count in (4, 2, 4, 2, 3):
-        x = noise(6, SIZE, SIZE, 3)
-        model.train_step((x[:count], x[count:], 1.0))
-    assert len(traces) == 2
-    assert [spec.shape[0] for spec in traces[-1][:2]] == [4, 4]
-
-
-def test_values_that_are_no_tensors_and_smaller_batches_are_traced_once(monkeypatch):
-    traces = traces_of(monkeypatch)
-    model = tfgc.enable(compiled(encoder(Halves), run_eagerly=True), verbose=0)
-    x = noise(8, SIZE, SIZE, 3)
-    for i in range(5):
-        model.train_step((x[: 8 - i], x[: 8 - i], 0.1 * i))
-    assert len(traces) == 1
 
 
 def test_fits_of_one_batch_size_are_traced_once():
@@ -461,16 +382,6 @@ def test_fits_of_one_batch_size_are_traced_once():
     assert made[1] - made[0] == made[2] - made[1] <= made[0]
 
 
-def test_a_call_by_itself_leaves_the_plan_of_the_step():
-    model = tfgc.enable(pairs(run_eagerly=True), verbose=0)
-    with tf.GradientTape():
-        model(PAIRS[0], training=True)
-    fit(model, PAIRS)
-    alone, step = tfgc.status(model).plans
-    # The call is judged as in a loop, where a segment overwrites nothing that it is given; the step as in a graph.
-    assert step.plain_bytes > 1.6 * alone.plain_bytes
-
-
 def test_a_call_that_says_it_does_not_train_counts_as_it_runs():
     plans = []
     for kind in (Pairs, HalfTrained):
@@ -491,29 +402,6 @@ def test_a_call_by_keyword_is_planned_for_what_it_is_given(sizes):
     model.fit(dataset, verbose=0, shuffle=False)
     (planned,) = tfgc.status(model).plans
     assert planned.plain_bytes > 1.7 * tfgc.estimate(encoder(ByKeyword), ROWS).needed_bytes
-
-
-def test_arrays_are_planned_for_as_keras_converts_them():
-    model = pairs(run_eagerly=True)
-    tfgc.enable(model, verbose=0)
-    model.train_step(tuple(PAIRS.numpy().astype("float64")))
-    (planned,) = tfgc.status(model).plans
-    other = tfgc.enable(pairs(run_eagerly=True), verbose=0)
-    fit(other, PAIRS)
-    assert planned.plain_bytes == tfgc.status(other).plans[0].plain_bytes
-
-
-@pytest.mark.parametrize("kind", [Augmented, InPython])
-def test_one_call_is_planned_by_its_nodes(kind):
-    x, y = noise(ROWS, SIZE, SIZE, 3), np.full((ROWS, 1), 2.0, "float32")
-    model = compiled(fresh(lambda: encoder(kind)), run_eagerly=True)
-    model.augmentation = L.Rescaling(0.5)
-    tfgc.enable(model, verbose=0)
-    untraceable = pytest.warns(UserWarning, match="cannot be traced symbolically, so one call of the model is planned")
-    with untraceable if kind is InPython else contextlib.nullcontext():
-        fit(model, (x, y), steps=2)
-    (planned,) = tfgc.status(model).plans
-    assert planned.plan == tfgc.plan(compiled(fresh(lambda: encoder(kind))), ROWS, mode=planned.mode)
 
 
 def test_one_call_is_verified_by_the_plan_that_it_trains_by(monkeypatch):

@@ -22,7 +22,6 @@ from tfgc._errors import NotReplayableWarning
 from tfgc._framework import graph_optimizer
 from tfgc._pairs import joint
 from tfgc._step import trace as step_trace
-from tfgc._tracing import keras_graph
 
 Pair = collections.namedtuple("Pair", ["left", "right"])
 X, W = noise(4, 3), noise(3, 3, seed=2)
@@ -532,26 +531,6 @@ def test_tensor_arrays_are_kept_with_a_warning(graph):
     with pytest.warns(NotReplayableWarning, match="TensorArray"):
         ours = run(tfgc.recompute(fn))
     np.testing.assert_array_equal(run(fn), ours)
-
-
-@pytest.mark.parametrize("known_when_planned", [True, False])
-def test_only_the_culprit_segment_is_kept_and_named(known_when_planned):
-    class Raw(keras.layers.Layer):
-        def call(self, x):
-            return x + 0.0 * tf.random.normal(tf.shape(x))
-
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), Raw(name="raw"), keras.layers.Dense(4),
-                              keras.layers.Dense(2)])  # fmt: skip
-    if known_when_planned:
-        tfgc.enable(model, strategy="uniform")
-        with pytest.warns(NotReplayableWarning, match="raw") as caught:
-            model(X, training=True)
-        model(X, training=True)
-    else:
-        tfgc.enable(model, tfgc.strategies.apply("uniform", keras_graph.read(model)))
-        with pytest.warns(NotReplayableWarning, match="raw") as caught:
-            model(X, training=True)
-    assert len(caught) == 1
 
 
 def test_gradients_are_those_of_what_python_did_in_the_call():

@@ -211,7 +211,6 @@ def test_training_argument_is_passed_on_and_none_stays_none(training):
         loss = tf.reduce_sum(model(X, training=training))
     tape.gradient(loss, [v.value for v in model.trainable_variables])
     assert set(seen) == {training}
-    assert len(seen) == (1 if training is False else 3)  # traced once, run, replayed
 
 
 class Centred(keras.layers.Layer):

@@ -19,6 +19,7 @@ from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import OptionError
 from tfgc._framework import call_checks, fit_loop, keras_models, whole_steps
+from tfgc._pairs.code import Code
 from tfgc._pairs.pair import Shapes
 from tfgc._pairs.reading import Reading
 from tfgc._pairs.recompute import Pairs
@@ -63,7 +64,7 @@ class PlannedCalls:
         self._made: RecentlyUsed[Signature, _Planned] = RecentlyUsed(_MOST_PLANS)
         self._latest: Signature | None = None
         self._pairs = Pairs(
-            self._call, model.name, plan=self._plan, is_bounded=self.has_budget, otherwise=self._by_parts
+            self._call, model.name, Code(model), self._plan, is_bounded=self.has_budget, otherwise=self._by_parts
         )
         self._is_in_parts = False
         self._names_layers = request.layers is not None or not step_plans.can_follow(request.strategy, request.options)

@@ -11,7 +11,8 @@ from tfgc._core.graph import Ref
 from tfgc._core.plan import Plan
 from tfgc._core.segments import Segment
 from tfgc._errors import PlanMismatchError
-from tfgc._framework import call_checks, layer_settings, private_api, whole_steps
+from tfgc._framework import call_checks, private_api, whole_steps
+from tfgc._pairs.code import Code
 from tfgc._pairs.joint import mark
 from tfgc._pairs.reading import Reading
 from tfgc._pairs.recompute import Pairs
@@ -86,9 +87,8 @@ class _Planned:
         self._parts = list(_leaves(plan.segments))
         nodes = [name for part in self._parts for name in part]
         _, _, self._release = segment_boundaries.boundary_tensors(program.graph, nodes)
-        self._code = _Code(program, nodes)
         self._inputs = [Ref(t.name) for t in program.function.inputs]
-        self._pairs = Pairs(self._nodes, program.model.name, self._code, self._planned)
+        self._pairs = Pairs(self._nodes, program.model.name, Code(program.model), self._planned)
 
     def __call__(self, tensors: Sequence[Any], training: bool | None) -> list[Any]:
         return self._pairs(tensors, training=training)
@@ -108,16 +108,6 @@ class _Planned:
         offloaded = {k for k, segment in enumerate(self._plan.segments) if segment.offload}
         hosted = _hosted(step, cuts, offloaded) if offloaded else ()
         return Planned(step, None, frozenset(map(step.tensor_name, hosted)), frozenset(cut.behind for cut in cuts))
-
-
-class _Code:
-    """What the nodes of a model read besides its inputs."""
-
-    def __init__(self, program: keras_graph.Program, nodes: Sequence[str]) -> None:
-        self._settings, self._model = layer_settings.Settings(program.layers(nodes)), program.model
-
-    def read(self) -> tuple[Any, layer_settings.Settings, keras.Layer]:
-        return "model", self._settings, self._model
 
 
 def _hosted(step: Step, cuts: Sequence[Cut], offloaded: Collection[int]) -> Iterator[Tensor]:

@@ -1,0 +1,179 @@
+"""Enabled models in loops of the user's own: planned by the trace of a call, which gives the bits of a `tf.function`."""
+
+import keras
+import memory
+import numpy as np
+import pytest
+import tensorflow as tf
+from equality import fresh, noise
+
+import tfgc
+from tfgc._framework import graph_optimizer
+
+L = keras.layers
+X, Y = noise(16, 24, 24, 3), noise(16, 4, seed=2)
+
+
+def net():
+    x = inputs = keras.Input((24, 24, 3))
+    for i in range(6):
+        y = L.Conv2D(16, 3, padding="same", use_bias=bool(i % 2))(x)
+        y = L.Dropout(0.1, seed=i)(L.Activation("gelu")(L.BatchNormalization()(y)))
+        x = L.Add()([x, y]) if i else y
+    return keras.Model(inputs, L.Dense(4)(L.GlobalAveragePooling2D()(x)), name="net")
+
+
+class Blocks(keras.Model):
+    """The same kind of layers in a model without a graph, whose parts it calls by itself."""
+
+    def __init__(self):
+        super().__init__(name="blocks")
+        self.convolutions = [L.Conv2D(16, 3, padding="same") for _ in range(6)]
+        self.norms = [L.BatchNormalization() for _ in range(6)]
+        self.drop, self.head = L.Dropout(0.1, seed=3), L.Dense(4)
+
+    def call(self, x, training=None):
+        for convolution, norm in zip(self.convolutions, self.norms):
+            x = self.drop(tf.nn.gelu(norm(convolution(x), training=training)), training=training)
+        return self.head(tf.reduce_mean(x, (1, 2)))
+
+
+def blocks():
+    model = Blocks()
+    model(X[:1])
+    return model
+
+
+def gradients(model, x=X, weights=None, persistent=False):
+    weights = [v.value for v in model.trainable_variables] if weights is None else weights
+    with tf.GradientTape(persistent=persistent) as tape:
+        loss = tf.reduce_mean((model(x, training=True) - Y[: len(x)]) ** 2)
+    return tape.gradient(loss, weights)
+
+
+def results(model, step):
+    """Two steps: gradients, then states."""
+    made = [tf.convert_to_tensor(g) for _ in range(2) for g in step(model)]
+    return [t.numpy() for t in (*made, *model.variables)]
+
+
+@pytest.mark.parametrize("build", [net, blocks])
+@pytest.mark.parametrize("way", [{}, {"budget": "60%"}, {"strategy": "sqrt"}], ids=["least", "budget", "strategy"])
+def test_an_eager_loop_gives_the_bits_of_a_function(build, way):
+    with graph_optimizer.off():
+        plain = results(fresh(build), tf.function(gradients))
+        model = tfgc.enable(fresh(build), verbose=0, **way)
+        found = results(model, gradients)
+    (plan,) = tfgc.status(model).plans
+    assert any(segment.mode == "recompute" for segment in plan.plan.segments)
+    for expected, made in zip(plain, found, strict=True):
+        np.testing.assert_array_equal(made, expected)
+
+
+def peaks(build, way):
+    model = fresh(build)
+    if way is not None:
+        tfgc.enable(model, verbose=0, **way)
+    return memory.peak(lambda: gradients(model))
+
+
+@pytest.mark.parametrize("build", [net, blocks])
+def test_an_eager_loop_needs_less(build):
+    plain, ours = (memory.alone(peaks, build, way) for way in (None, {}))
+    assert ours < 0.5 * plain
+
+
+def of_five(is_enabled):
+    """The peak of five gradients of one persistent tape."""
+    model = fresh(net)
+    if is_enabled:
+        tfgc.enable(model, verbose=0)
+    weights = [v.value for v in model.trainable_variables]
+
+    def step():
+        with tf.GradientTape(persistent=True) as tape:
+            y = model(X, training=True)
+            losses = [tf.reduce_mean((y - k) ** 2) for k in range(5)]
+        return [tape.gradient(loss, weights) for loss in losses]
+
+    return memory.peak(step)
+
+
+def test_five_gradients_of_one_tape_never_need_more():
+    plain, ours = (memory.alone(of_five, is_enabled) for is_enabled in (False, True))
+    assert ours <= plain
+
+
+def test_five_gradients_of_one_tape_are_the_plain_ones():
+    plain, model = fresh(net), tfgc.enable(fresh(net), verbose=0)
+
+    def step(model):
+        weights = [v.value for v in model.trainable_variables]
+        with tf.GradientTape(persistent=True) as tape:
+            y = model(X, training=True)
+            losses = [tf.reduce_mean((y - k) ** 2) for k in range(5)]
+        return [g for loss in losses for g in tape.gradient(loss, weights)]
+
+    with graph_optimizer.off():
+        for expected, made in zip(results(plain, tf.function(step)), results(model, step), strict=True):
+            np.testing.assert_array_equal(made, expected)
+
+
+def test_weights_that_nobody_asks_for_have_no_gradient_made():
+    """TensorFlow's tapes watch what is read, frozen weights too; plain code makes their gradients if they are asked for."""
+    model, plain = tfgc.enable(fresh(net), verbose=0), fresh(net)
+    for one in (model, plain):
+        for layer in one.layers[:10]:
+            layer.trainable = False
+    frozen = [one.layers[1].kernel.value for one in (model, plain)]
+    made, expected = (gradients(one) for one in (model, plain))
+    for g, e in zip(made, expected, strict=True):
+        np.testing.assert_allclose(g, e, rtol=1e-4, atol=1e-6)
+    found, wanted = (gradients(one, weights=[v])[0] for one, v in zip((model, plain), frozen))
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_a_larger_batch_is_planned_again_within_a_budget(capsys):
+    model = fresh(net)
+    tfgc.enable(model, budget="20MB")
+    for rows in (4, 4, 2):
+        gradients(model, X[:rows])
+    assert capsys.readouterr().err.count("tfgc: 'net'") == 2  # a size of its own is traced for itself
+    gradients(model, X)
+    (*_, latest) = tfgc.status(model).plans
+    assert latest.batch_size == len(X)
+    assert latest.predicted_bytes <= 20_000_000
+    with pytest.raises(tfgc.InfeasibleBudgetError):
+        gradients(tfgc.enable(fresh(net), budget="1MB"))
+
+
+class Undecided(keras.Model):
+    """Its code asks for values, and its parts do not."""
+
+    def __init__(self):
+        super().__init__(name="undecided")
+        self.first, self.second = Blocks(), Blocks()
+
+    def call(self, x, training=None):
+        y = self.first(x, training=training)
+        return y if float(tf.reduce_sum(y)) > 1e9 else y + self.second(x, training=training)
+
+
+def undecided():
+    model = Undecided()
+    model(X[:1])
+    return model
+
+
+def test_a_model_that_cannot_be_traced_is_recomputed_part_by_part(replays):
+    plain, model = fresh(undecided), tfgc.enable(fresh(undecided), verbose=0)
+    expected = gradients(plain)
+    with pytest.warns(tfgc.NotReplayableWarning, match="'?undecided'? is recomputed part by part: it cannot be traced"):
+        made = gradients(model)
+    assert replays
+    for g, e in zip(made, expected, strict=True):
+        np.testing.assert_allclose(g, e, rtol=1e-4, atol=1e-6)
+    tfgc.disable(model)
+    replays.clear()
+    gradients(model)
+    assert not replays
