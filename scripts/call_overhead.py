@@ -1,6 +1,6 @@
-"""Measure the Python overhead of calling a compiled segment in an eager loop, forward and backward.
+"""Measure the Python overhead of calling a recomputed function in an eager loop, forward and backward.
 
-The segment has one tiny operation. It is called under a tape with 1 to 32 arguments, or with one argument and up to 32
+The function has one tiny operation. It is called under a tape with 1 to 32 arguments, or with one argument and up to 32
 Keras variables that it reads. The overhead is the time of a call with its gradient minus that of the same code as a
 plain `tf.function`. All cases are timed in turn, in one process, since machines get slower and faster meanwhile: the
 medians of many rounds, and of the difference in each.
@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc._replay.block import block
+import tfgc
 
 CALLS, ROUNDS = 40, 60
 CASES = [*((n, 0) for n in (1, 2, 4, 8, 16, 32)), *((1, n) for n in (2, 8, 32))]
@@ -55,7 +55,7 @@ def made(n, n_variables) -> tuple[Callable, Callable]:
         return [tf.add_n([*x, *(v.value for v in variables)]) * 2.0]
 
     plain = tf.function(body, autograph=False)
-    segment = block(body, name="tiny", compiled=True)
+    segment = tfgc.recompute(body)
     sources = [*xs, *(v.value for v in variables)]
 
     def gradient(call):

@@ -7,7 +7,7 @@ import itertools
 import pathlib
 import sys
 
-from tfgc._replay import replayed_gradients
+from tfgc._pairs import backward
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "compatibility.md"
@@ -97,7 +97,7 @@ def control_flow(tests):
     yield ""
     yield "Refused: a `ForwardAccumulator` inside a `tf.function`, through a branch or a loop:"
     yield ""
-    yield f"> {replayed_gradients.COPIED_BRANCH.format('The layer')}."
+    yield f"> {backward.COPIED_BRANCH.format('The layer')}."
 
 
 if __name__ == "__main__":

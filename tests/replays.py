@@ -24,7 +24,7 @@ def note_replays(note, replace=setattr):
 
 
 def operations_of_step(model, x, plan, sizes=None):
-    """How many operations of each type a step has, gradients apart: in a `replay`, and elsewhere (`first`).
+    """How many operations of each type a step has, gradients apart: in backward passes (`replay`), elsewhere (`first`).
 
     Its input has these sizes, by default those of `x`.
     """
@@ -37,9 +37,18 @@ def operations_of_step(model, x, plan, sizes=None):
         return tape.gradient(loss, model.trainable_variables)
 
     counts = collections.Counter()
-    for op in step.get_concrete_function(tf.TensorSpec(x.shape if sizes is None else sizes)).graph.get_operations():
-        replayed = op.name.startswith("replay") and "gradient_tape" not in op.name
-        counts[op.type, "replay" if replayed else "first"] += "gradient_tape" not in op.name
+    spec = tf.TensorSpec(x.shape if sizes is None else sizes)
+    definition = step.get_concrete_function(spec).graph.as_graph_def()
+    functions = {function.signature.name: function for function in definition.library.function}
+
+    def count(nodes, where):
+        for node in nodes:
+            counts[node.op, where] += "gradient_tape" not in node.name
+            called = functions.get(node.attr["f"].func.name)
+            if called is not None:  # Backward passes alone are not inlined.
+                count(called.node_def, "replay" if called.attr["_noinline"].b else where)
+
+    count(definition.node, "first")
     return counts
 
 

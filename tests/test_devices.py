@@ -61,20 +61,14 @@ def test_the_comparison_sees_a_second_run_that_draws_other_numbers():
     assert found("naive")["weights"] > 1e-2
 
 
-@pytest.mark.parametrize(
-    ("name", "count", "reason"),
-    [
-        ("synchronized", 2, "cannot be run twice"),
-        ("recompute, synchronized", 1, "replicas of a tf.distribute.Strategy wait for one another in it"),
-    ],
-)
-def test_what_devices_compute_together_is_kept_with_a_warning(name, count, reason):
+@pytest.mark.parametrize("name", ["synchronized", "recompute, synchronized"])
+def test_what_devices_compute_together_is_kept_with_a_warning(name):
     """TensorFlow refuses to trace a sum over replicas inside of another function."""
     case = found(name)
     assert max(case["weights"], case["states"], case["losses"]) <= 1e-5
     assert case["replays"] == 0
-    assert all(reason in message for message in case["warnings"])
-    assert len(case["warnings"]) == count
+    (message,) = case["warnings"]
+    assert "replicas of a tf.distribute.Strategy wait for one another in it" in message
 
 
 @pytest.fixture(scope="module")

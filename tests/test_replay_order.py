@@ -9,12 +9,10 @@ import re
 import keras
 import memory
 import numpy as np
-import pytest
 import tensorflow as tf
-from equality import fresh, in_turn, noise
+from equality import fresh, noise
 
 import tfgc
-from tfgc._framework import replay_order, weight_gradients
 
 L = keras.layers
 X = noise(8, 16), noise(8, 16, seed=2)
@@ -291,14 +289,6 @@ def running(graph):
     return found
 
 
-def in_turn_and_not(monkeypatch, trace):
-    """The graphs of a step, with the order of replays and without."""
-    ours = trace()
-    with monkeypatch.context() as patch:
-        patch.setattr(replay_order, "current_pass", lambda: None)
-        return ours, trace()
-
-
 def edges(graph):
     return sum(len(op.control_inputs) for op in graph.get_operations())
 
@@ -324,12 +314,6 @@ def of_one_side(model, x):
 
 def in_a_function(model, x):
     return to_an_input(tf.function(model), x)
-
-
-@pytest.fixture
-def weights_first(monkeypatch):
-    """All gradients of weights count as large."""
-    monkeypatch.setattr(weight_gradients, "backlog", lambda: weight_gradients.Backlog(0, 1))
 
 
 STEPS = [to_an_input, to_one_side_after_the_other, of_one_side, in_a_function]
@@ -477,15 +461,6 @@ WAYS = [
     gradients, of_second_order, by_jacobian, in_a_loop, in_a_loop_of_steps, in_a_branch, twice_by_a_persistent_tape,
     through_a_gradient_of_its_own, of_gathered_rows,
 ]  # fmt: skip
-
-
-@pytest.mark.gate
-@pytest.mark.parametrize(("way", "enable"), in_turn(WAYS, [by_layers, by_segments, nested, recomputed_twice]))
-def test_gradients_are_the_plain_ones(way, enable, weights_first):
-    def run(model):
-        return tf.nest.flatten(tf.function(lambda x: way(model, x))(X[0]))
-
-    assert_near(run(fresh(branches)), run(enable(fresh(branches))))
 
 
 def test_two_models_in_one_step():

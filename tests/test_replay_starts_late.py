@@ -15,7 +15,7 @@ from equality import fresh, noise
 from models import step_of
 
 import tfgc
-from tfgc._framework import backward_order, operation_order
+from tfgc._framework import operation_order
 
 
 def deep():
@@ -84,20 +84,6 @@ def branching():
         sides = [keras.layers.BatchNormalization()(keras.layers.Conv2D(16, 1, use_bias=False)(x)) for _ in range(4)]
         x = keras.layers.ReLU()(keras.layers.Add()(sides))
     return keras.Model(inputs, x)
-
-
-def test_branches_of_a_replay_are_differentiated_in_turn(monkeypatch):
-    """More gradients wait for others than the fence of the replay alone makes wait."""
-
-    def waiting():
-        model = fresh(branching)
-        tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=3))
-        graph = step_of(model, None).get_concrete_function(tf.TensorSpec((2, 32, 32, 16))).graph
-        return sum(len(op.control_inputs) for op in graph.get_operations() if op.type == "Identity")
-
-    in_turn = waiting()
-    monkeypatch.setattr(backward_order, "new_chain", lambda: None)
-    assert in_turn >= waiting() + 8
 
 
 def test_branches_of_a_replay_read_a_sparse_tensor():

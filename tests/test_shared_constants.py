@@ -8,7 +8,6 @@ import tensorflow as tf
 import tfgc
 from tfgc._calls import reading, tracing
 from tfgc._costs import node_costs
-from tfgc._framework import shared_constants
 from tfgc._tracing import keras_graph
 
 
@@ -87,40 +86,6 @@ def test_predictions_count_constants_once_for_all_layers():
     by_nodes = node_costs.annotate(keras_graph.Program(looked(), 64)).resident_bytes()
     by_calls = sum(reading.read(tracing.trace(looked(), tf.ones((64, 64, 16)))).resident)
     assert 2**21 <= by_nodes == by_calls <= held < 1.5 * by_nodes  # chunks are larger than what they hold
-
-
-@pytest.fixture
-def made():
-    """The operations of a small replay: a constant, what it is folded into, and what reads variables and arguments."""
-    with tf.Graph().as_default():
-        weight, upstream = (tf.compat.v1.placeholder(tf.float32, (32, 32)) for _ in range(2))
-        with shared_constants.waiting([upstream]):
-            x = tf.identity(weight)
-            large, small = tf.fill([32, 32], 2.0), tf.constant(3.0)
-            scaled, tripled, both = weight * large, weight * small, x * large
-        yield upstream.op, large, small, scaled, tripled, both
-
-
-def test_constants_do_not_wait_and_their_readers_do(made):
-    fence, large, small, scaled, tripled, both = made
-    assert fence not in large.op.control_inputs
-    assert not any(fence in t.op.control_inputs for t in large.op.inputs)
-    assert fence not in small.op.control_inputs
-    assert fence in tripled.op.control_inputs
-    assert fence in scaled.op.control_inputs
-    assert fence not in both.op.control_inputs  # waits through its argument
-
-
-def test_what_the_gradient_of_an_added_loss_is_folded_into_does_not_wait():
-    """The gradient of a mean is its upstream gradient, a constant where the mean is a loss, for each element."""
-    with tf.Graph().as_default():
-        weight, upstream = (tf.compat.v1.placeholder(tf.float32, (32, 32)) for _ in range(2))
-        of_loss = tf.constant(1.0) * tf.constant(1e-4)
-        with shared_constants.waiting([upstream, of_loss]):
-            each = tf.fill([32, 32], of_loss / 1024)
-            scaled = weight * each
-        assert not {upstream.op, of_loss.op} & set(each.op.control_inputs)
-        assert upstream.op in scaled.op.control_inputs
 
 
 class Penalized(keras.layers.Dense):

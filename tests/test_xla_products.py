@@ -61,22 +61,6 @@ def enabled():
     return tfgc.enable(model, tfgc.plan(model, strategy="manual", keep=["add", "small_1"]))
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_a_checkpoint_made_of_parts_is_stored_under_xla(jit_compile):
-    model = enabled()
-
-    @tf.function(jit_compile=jit_compile)
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model(x, training=True) ** 2)
-        return tape.gradient(loss, model.trainable_variables)
-
-    operations = step.get_concrete_function(noise(64, 8)).graph.get_operations()
-    held = [op.inputs[0] for op in operations if op.type == "XlaOptimizationBarrier" and len(op.inputs) == 1]
-    # The checkpoint behind "add"; that behind "small_1" and the model's input are no sums of parts.
-    assert [xla_products.is_made_of_parts(tensor) for tensor in held] == [True] * jit_compile
-
-
 def test_training_behind_such_a_checkpoint_under_xla():
     x, y = noise(64, 8), [noise(64, 3)] * 2
     plain = train(fresh(deep), x, y, graph=True, jit_compile=True)
@@ -144,18 +128,3 @@ def test_masks_that_are_made_of_one_another_can_be_planned():
     model = DroppedOften()
     model(noise(4, 8))
     assert tfgc.estimate(model, example=noise(4, 8), mode="xla").peak_bytes > 0
-
-
-def test_an_einsum_of_an_open_rank_has_one_part():
-    with tf.Graph().as_default():
-        x = tf.compat.v1.placeholder("float32", None)
-        made = tf.einsum("...c,cd->...d", x, tf.ones((4, 2)))
-        assert not xla_products.is_made_of_parts(made + 1.0)
-
-
-def test_only_the_result_of_several_that_is_made_of_parts_is_one():
-    with tf.Graph().as_default():
-        wide = tf.matmul(tf.zeros((64, 4096)), tf.zeros((4096, 8)))
-        one, other = tf.identity_n([wide, tf.zeros((64, 8))])
-        assert xla_products.is_made_of_parts(one)
-        assert not xla_products.is_made_of_parts(other)

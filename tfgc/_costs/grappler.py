@@ -13,11 +13,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._costs.tensor_buffers import Buffers
-from tfgc._framework import shared_constants
 from tfgc._step.flop_counts import SHAPE_ONLY
 
 # Bytes of a buffer from which on it counts.
 SMALL = 64
+
+# TensorFlow computes larger constants in each step (`ConstantFoldingOptions`).
+_MOST_FOLDED = 10 * 2**20
 
 
 def folded(operations: Iterable[tf.Operation], buffers: Buffers) -> set[tf.Operation]:
@@ -25,7 +27,7 @@ def folded(operations: Iterable[tf.Operation], buffers: Buffers) -> set[tf.Opera
     found: set[tf.Operation] = set()
     for op in operations:
         stateful = op.op_def.is_stateful or op.type == "Placeholder"
-        small = all(buffers.bytes(t) <= shared_constants.MOST for t in op.outputs)
+        small = all(buffers.bytes(t) <= _MOST_FOLDED for t in op.outputs)
         if small and not stateful and all(t.op in found for t in op.inputs):
             found.add(op)
     return found

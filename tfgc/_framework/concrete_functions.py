@@ -10,11 +10,6 @@ import tensorflow as tf
 from tfgc._framework import internals
 from tfgc._framework.versions import attribute
 
-# What passes no gradient on, although it reads and makes floating numbers.
-_BLOCKING = frozenset({"StopGradient", "PreventGradient", "ZerosLike", "OnesLike"})
-# Unlike lists of tensors, in which loops keep what gradients flow through.
-_WITHOUT_GRADIENT = (tf.bool, tf.string)
-
 _graphs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 

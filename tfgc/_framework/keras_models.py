@@ -9,11 +9,6 @@ import keras
 from tfgc._framework.internals import Multiply, Sequential, functional, to_snake_case
 from tfgc._framework.versions import attribute
 
-# What differs between layers that do the same: their names, and what Keras records about their calls.
-_IDENTITY = frozenset(
-    ["name", "_losses", "_loss_ids", "_path", "_parent_path", "_auto_config", "_inbound_nodes", "_outbound_nodes"]
-)
-
 # Where an enabled layer keeps methods that a user had put on the object. Neither Keras nor tfgc takes it for a setting.
 BEFORE = "_self_methods_before"
 # The attribute with what graphs in which a layer was recomputed need for gradients, by graph.

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from tfgc._framework.layer_values import (
     CODE,
@@ -162,13 +161,6 @@ def _held(layer: keras.Layer) -> Iterator[keras.Layer]:
             yield value
         elif isinstance(value, (list, tuple, dict)) and name not in books():
             yield from (inner for inner in leaves(value) if isinstance(inner, keras.Layer))
-
-
-def holds_tensors(layer: keras.Layer) -> bool:
-    """Whether a layer, or one inside of it, has put a tensor of the graph being built aside."""
-    here = tf.compat.v1.get_default_graph()
-    held = ([v for k, v in vars(inner).items() if _may_be_set(k)] for inner in layer._flatten_layers())
-    return any(tf.is_symbolic_tensor(x) and x.graph is here for values in held for x in leaves(values))
 
 
 def _is_setting(name: str, value: Any) -> bool:

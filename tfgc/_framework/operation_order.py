@@ -14,9 +14,6 @@ from tfgc._framework import private_api
 from tfgc._framework.internals import get_read_write_resource_inputs
 
 Thing = TypeVar("Thing", bound=Hashable)
-# Gradients of the filter and of the bias of a convolution, by the place of the upstream gradient that both read.
-_FUSED = {"Conv2DBackpropFilter": 2, "BiasAddGrad": 0}
-_EFFECTS = "tfgc_effects"  # the attribute of a graph that holds them, and goes with it
 
 
 class EffectOrder:

@@ -5,20 +5,10 @@ would all draw the same.
 """
 
 import contextlib
-import weakref
-from collections.abc import Iterable, Iterator
-from typing import Any
-
-import tensorflow as tf
+from collections.abc import Iterator
 
 from tfgc._framework import versions
-from tfgc._framework.internals import context, random_seed
-
-_numbers: Any = versions.attribute(random_seed, "_graph_to_seed_dict")
-# By the eager stream, which `tf.random.set_seed` makes anew: how many operations have a number.
-_counts: Any = weakref.WeakKeyDictionary()
-# From here on a graph that is copied numbers its operations, to be told from seeds that a user gave.
-_COPIED = 2**30
+from tfgc._framework.internals import context
 
 
 @contextlib.contextmanager
@@ -33,27 +23,3 @@ def eager_ones_put_back() -> Iterator[None]:
     finally:
         if stream:
             stream.setstate(before)
-
-
-@contextlib.contextmanager
-def unused() -> Iterator[None]:
-    """Give back the numbers that the graph being built takes in here, where other draws stand for those with them."""
-    graph = tf.compat.v1.get_default_graph()
-    before = _numbers.get(graph)
-    try:
-        yield
-    finally:
-        if before is None:
-            _numbers.pop(graph, None)
-        else:
-            _numbers[graph] = before
-
-
-def numbered(graph: Any, operations: Iterable[tf.Operation]) -> list[str] | None:
-    """The names of those of a graph's operations that have a number in place of a seed, in the order of these.
-
-    None where these are not the numbers of the graph in a row: something else took one, or a user's seed is alike.
-    """
-    numbers = range(_COPIED, _numbers[graph])
-    found = [op for op in operations if op.get_attr("seed2") in numbers]
-    return [op.name for op in found] if [op.get_attr("seed2") for op in found] == [*numbers] else None

@@ -112,15 +112,6 @@ def handles(variable: keras.Variable | tf.Variable) -> list[Any]:
     return [part.handle for part in copies(storage(variable) if isinstance(variable, keras.Variable) else variable)]
 
 
-def watched(variables: Sequence[keras.Variable]) -> list[bool]:
-    """Of each variable whether a tape that is active now watches it; of those of a strategy False."""
-    stored = map(storage, variables)
-    found = [v.handle if type(v) is resource_variable_ops.ResourceVariable else None for v in stored]
-    if not is_recorded(handle for handle in found if handle is not None):
-        return [False] * len(found)
-    return [handle is not None and is_recorded([handle]) for handle in found]
-
-
 def updated_by(optimizer: keras.Optimizer, given: Sequence[keras.Variable] | None) -> Sequence[keras.Variable]:
     """The variables that `optimizer.apply` updates: those it was given, or those that the optimizer was built for."""
     return attribute(optimizer, "_trainable_variables") if given is None else given

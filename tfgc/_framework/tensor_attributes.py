@@ -89,28 +89,6 @@ def with_logits(logits: tf.Tensor, found_by: str) -> tf.Tensor:
     return tensor
 
 
-def copied(tensor: tf.Tensor, copy: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """`copy(tensor)`, with a copy of everything that Keras reads from the tensor."""
-    copies: dict[int, tf.Tensor] = {}
-
-    def once(value: tf.Tensor) -> tf.Tensor:
-        if id(value) not in copies:
-            copies[id(value)] = copy(value)
-        return copies[id(value)]
-
-    (kind, logits), hung = activation(tensor), attributes(tensor)
-    if kind is not None and not hasattr(tensor, LOGITS):
-        made = ACTIVATIONS[kind](once(logits))
-    else:
-        # Keras does not look at the operation then, and one more would store its result once more.
-        made = copy(tensor)
-        if kind is not None:
-            setattr(made, _COPY_OF, kind)
-    for name, value in hung:
-        setattr(made, name, once(value))
-    return made
-
-
 def holds_tensors(thing: Any) -> bool:
     """Whether an object that is no structure has tensors among its attributes."""
     values = getattr(thing, "__dict__", {}).values()

@@ -10,7 +10,7 @@ from tfgc._framework import asked_sources, graph_building, private_api, tensor_a
 from tfgc._pairs.functions import Directions
 from tfgc._pairs.joint import Joint
 
-_COPIED_BRANCH = (
+COPIED_BRANCH = (
     "{} was recomputed inside tf.cond, tf.switch_case or tf.while_loop, and TensorFlow now differentiates a copy of "
     "that branch or body, which holds nothing of what was stored. It makes such a copy for a "
     "tf.autodiff.ForwardAccumulator inside a tf.function. Either call a function there that is not recomputed "
@@ -61,7 +61,7 @@ class Backward:
         if directions is None:
             raise UnsupportedModelError(f"the model of which {self._name} is a part was deleted: keep it alive")
         if not graph_building.can_reach(self._captures):
-            raise UnsupportedModelError(_COPIED_BRANCH.format(self._name))
+            raise UnsupportedModelError(COPIED_BRANCH.format(self._name))
         parts = directions.parts_of(through)
         wanted = self._wanted(parts)
         flat = tuple(k for k, source in enumerate(_owners(parts)) if source in wanted)

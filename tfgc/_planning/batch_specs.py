@@ -8,14 +8,12 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from tfgc._calls import tracing
 from tfgc._calls.tracing import Arguments
 from tfgc._core.modes import Mode
-from tfgc._framework import layer_values
 
 Shapes: TypeAlias = Sequence[tuple[Any, ...]]
 Sizes: TypeAlias = tuple[tuple[tuple[int | None, ...], str], ...]
@@ -44,19 +42,6 @@ def _structure(example: Any) -> Any:
 def sizes_of(inputs: Sequence[Any]) -> Sizes:
     """The sizes of tensors and arrays without the batch, and TensorFlow's names of their dtypes."""
     return tuple([(tuple(x.shape[1:]), tf.as_dtype(x.dtype).name) for x in inputs])
-
-
-def kind(example: Any) -> Hashable:
-    """What is equal for batches or calls that differ in nothing but sizes and values of tensors, and in `training`."""
-    structure = _structure(example)
-    if isinstance(example, Arguments):
-        structure = example.args, {name: value for name, value in example.kwargs.items() if name != "training"}
-    return tuple([(path, _kind_of(value)) for path, value in keras.tree.flatten_with_path(structure)])
-
-
-def _kind_of(value: Any) -> Hashable:
-    is_data = tf.is_tensor(value) or isinstance(value, np.ndarray)
-    return ("rank", tf.TensorShape(value.shape).rank) if is_data else layer_values.comparable(value)
 
 
 def shapes_in(example: Any, batch_size: Callable[[], int | None]) -> Shapes:
@@ -115,33 +100,3 @@ def _sizes_in_pairs(shapes: Shapes, others: Shapes) -> list[tuple[Any, Any]] | N
     if [*map(len, shapes)] != [*map(len, others)]:
         return None
     return [pair for shape, other in zip(shapes, others) for pair in zip(shape, other)]
-
-
-def holding_both(specs: Any, others: Any) -> Any:
-    """Specs that are as large as both in each size; None if structures, dtypes or ranks differ."""
-    if isinstance(specs, Arguments) and isinstance(others, Arguments):
-        both = holding_both(_structure(specs), _structure(others))
-        return None if both is None else Arguments(*both)
-    try:
-        tf.nest.assert_same_structure(specs, others)
-    except (TypeError, ValueError):
-        return None
-    kinds, its_kinds = ([(spec.dtype, spec.shape.rank) for spec in specs_in(some)] for some in (specs, others))
-    return tf.nest.map_structure(_larger, specs, others) if kinds == its_kinds else None
-
-
-def _larger(one: Any, other: Any) -> Any:
-    if not (isinstance(one, tf.TensorSpec) and isinstance(other, tf.TensorSpec)):
-        return one
-    return tf.TensorSpec(_largest(one.shape, other.shape), one.dtype)
-
-
-def _largest(shape: Any, other: Any) -> tuple[Any, ...]:
-    return tuple(None if None in pair else max(pair) for pair in zip(shape, other))
-
-
-def largest(shapes: Shapes, others: Shapes) -> Shapes:
-    """Shapes as large as both in each size; the first ones where they are not comparable."""
-    if _sizes_in_pairs(shapes, others) is None:
-        return shapes
-    return [*map(_largest, shapes, others)]

@@ -21,10 +21,6 @@ TYPES = frozenset(
 _SEEDED = tuple(f"Stateless{kind}" for kind in ("Random", "Truncated", "Parameterized", "Multinomial", "Shuffle"))
 # A function that is kept stores more than this share of what it computes.
 SHARE = 1 / 16
-# The way out where a second run differs from the first.
-REPEATABLE = (
-    "Draw random numbers with keras.random and keep state in Keras variables, or leave it out of what is recomputed"
-)
 
 
 def draws(operations: Iterable[tf.Operation]) -> bool:
@@ -58,8 +54,3 @@ def _bytes_of(op: tf.Operation) -> float:
     if len(known) < len(op.outputs) and op.type in TYPES:
         return math.inf
     return sum(t.dtype.size * math.prod(length or 1 for length in t.shape.as_list()) for t in known)
-
-
-def noted(found: list[tf.Tensor]) -> contextlib.AbstractContextManager:
-    """A context that adds numbers drawn in it from hidden state to the list `found`."""
-    return operation_hooks.operations_seen(TYPES, found.append)

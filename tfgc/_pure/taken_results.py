@@ -14,7 +14,6 @@ beside them, and is stored, too, as FlashAttention does (Dao et al. 2022, arXiv:
 nodes read is left out: a segment may end there, which stores it without more ado.
 """
 
-import contextvars
 import math
 import operator
 from collections.abc import Iterable, Sequence
@@ -44,8 +43,6 @@ _MOVED = frozenset(["ExpandDims", "Identity", "Reshape", "Squeeze", "Transpose"]
 _BY_RESULT = frozenset(["Elu", "Relu", "Relu6", "Selu", "Sigmoid", "Softmax", "Tanh"])
 _COMPARISONS = frozenset(["Greater", "GreaterEqual", "Less", "LessEqual"])
 _SCALED = frozenset(["Add", "AddV2", "Cast", "Identity", "Mul", "Sub"])
-
-_BOUNDARIES: contextvars.ContextVar[list[tf.Tensor] | None] = contextvars.ContextVar("boundaries", default=None)
 
 
 def small_results(operations: Iterable[tf.Operation], given: Iterable[tf.Tensor]) -> list[tf.Tensor]:

@@ -119,7 +119,7 @@ class _Rewriter:
             if not dropped or places[end].keep:
                 continue
 
-            given = functools.partial(self._is_given, at, start, saved, dropped, stored)
+            given = functools.partial(self._is_given, at, start, saved, dropped, stored, places[end].stores)
             reading = sorted({i for b in dropped for i in readers_of[b]}, key=order.__getitem__)
             read = {t for i in reading for t in ops[i].inputs if t[0] in at and self._buffer(t) in dropped}
             copy_of = self._copy({t for t in read if not given(t)}, given, at, tag, j)
@@ -144,11 +144,12 @@ class _Rewriter:
         saved: Collection[Tensor],
         dropped: Collection[Tensor],
         stored: Collection[Tensor],
+        stores: Collection[int],
         tensor: Tensor,
     ) -> bool:
         """Whether the copies of a segment that begins at `start` read a tensor rather than make it."""
         number, buffer = tensor[0], self._buffer(tensor)
-        if at.get(number, -1) < start or buffer in stored or not self._may_copy(number):
+        if at.get(number, -1) < start or buffer in stored or number in stores or not self._may_copy(number):
             return True
         return buffer not in dropped and (buffer in saved or not self._is_planned(buffer))
 

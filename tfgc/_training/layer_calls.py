@@ -16,7 +16,7 @@ import keras
 from tfgc._calls import names
 from tfgc._core.plan import Plan
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import call_checks, keras_models, layer_settings, private_api, whole_steps
+from tfgc._framework import call_checks, keras_models, private_api, put_aside, whole_steps
 from tfgc._pairs import joint
 from tfgc._pairs.code import Code
 from tfgc._pairs.reading import Reading
@@ -56,7 +56,7 @@ class LayerCall:
 
     def _traced(self, *args: Any, **kwargs: Any) -> Any:
         made, layer = self._original(*args, **kwargs), self._layer()
-        if joint.is_here() and layer is not None and layer_settings.holds_tensors(layer):
+        if joint.is_here() and layer is not None and put_aside.holds_tensors(layer):
             raise UnsupportedModelError("it puts a tensor aside in an attribute, where others find it")
         return made
 

@@ -3,14 +3,6 @@
 from collections.abc import Sequence
 
 from tfgc._core.graph import Graph, Ref
-from tfgc._core.segments import Segment
-
-
-def leaf_nodes(segment: Segment) -> tuple[str, ...]:
-    """The nodes of a segment as its innermost plans order them."""
-    if segment.inner is None:
-        return segment.nodes
-    return tuple(name for inner in segment.inner.segments for name in leaf_nodes(inner))
 
 
 def boundary_tensors(
