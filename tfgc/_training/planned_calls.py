@@ -5,7 +5,6 @@ strategy that names layers plans the layers of the model.
 """
 
 import dataclasses
-import functools
 import time
 from collections.abc import Callable
 from typing import Any
