@@ -605,3 +605,21 @@ def optimized_peak():
 def test_the_graph_optimizer_does_not_reorder_the_products_of_a_step():
     measured, planned = memory.alone(optimized_peak)
     assert measured <= 1.02 * planned  # 1.04 where some products are reordered
+
+
+def test_updates_run_as_their_gradients_come():
+    """What a function returns waits for all updates, and had a smaller number than what gathers them."""
+    model = keras.Sequential([keras.Input((256,)), *(L.Dense(256, "relu") for _ in range(8))])
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+
+    @tfgc.function(verbose=0)
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True) ** 2)
+        optimizer.apply(tape.gradient(loss, [v.value for v in model.trainable_variables]))
+        return loss
+
+    step(tf.ones((128, 256)))
+    (now,) = step.status().traces
+    assert now.needed_bytes - now.held_bytes < 4 * 4 * 256**2  # of eight kernels

@@ -111,7 +111,9 @@ class Backward:
         recorded: bool,
     ) -> list[tf.Tensor]:
         run = directions.backward(through, flat, recorded)
-        given = list(map(graph_building.capture, (*self._given, *stateful)))
+        # What runs in slices has what is stateful in each.
+        of_others = () if directions.segments is not None else self._stored or ()
+        given = list(map(graph_building.capture, (*self._given, *stateful, *of_others)))
         if private_api.in_xla():  # which drops the edges of a call, and merges what is equal
             given = list(map(xla_waits.waiting(dy), given))
         return run([*given, *dy])

@@ -35,12 +35,14 @@ class Directions:
         planned: What the plan says of the step.
     """
 
+    forward_stays = False  # a call, as backward does
+
     def __init__(self, joint: Joint, plan: Plan | None = None) -> None:
-        self._joint, self._parts = joint, dict[Any, Part]()
+        self.joint, self._parts = joint, dict[Any, Part]()
         own_replica.in_own_thread(lambda: self._read(plan))
 
     def _read(self, plan: Plan | None) -> None:
-        joint = self._joint
+        joint = self.joint
         self._first = first = Reading(joint, joint.trace(every=False))
         _, given = first.behind(first.results[len(joint.made) :], first.is_given)
         arguments = [first.arguments.get(i, joint.count) for i, _ in given]
@@ -57,7 +59,7 @@ class Directions:
     @property
     def names(self) -> list[str]:
         """Of the arguments."""
-        return self._first.names[: self._joint.count]
+        return self._first.names[: self.joint.count]
 
     @property
     def upstream(self) -> list[str]:
@@ -73,12 +75,12 @@ class Directions:
     def _forward(self, recorded: bool) -> Part:
         if recorded and self.segments is not None:
             return self.segments.forward(self.kept)
-        first, joint = self._first, self._joint
+        first, joint = self._first, self.joint
         results = first.results[: len(joint.made)]
         results += map(first.trace.tensor, self.stateful if recorded else ())
         effects = [(i, 0) for i in range(first.start) if first.trace.is_stateful(i)]
         nodes, _ = first.behind([*results, *effects], first.arguments.__contains__)
-        return self._part(first, nodes, list(map(first.name, results)), self.names, stays=False)
+        return self._part(first, nodes, list(map(first.name, results)), self.names, stays=self.forward_stays)
 
     def backward(self, through: tuple[int, ...], wanted: tuple[int, ...], recorded: bool) -> Part:
         """What makes gradients, by positions among those of `parts_of`, of some results.
@@ -92,8 +94,8 @@ class Directions:
         return self._parts[key]
 
     def _backward(self, through: tuple[int, ...], wanted: tuple[int, ...], recorded: bool) -> Part:
-        found, start = self._joint.flat(through)
-        reading = Reading(self._joint, self._joint.trace(every=recorded))
+        found, start = self.joint.flat(through)
+        reading = Reading(self.joint, self.joint.trace(every=recorded))
         gradients = [reading.results[start + k] for k in wanted]
         nodes, _ = reading.behind(gradients, reading.is_given)
         given = [*(reading.names[k] for k in self.read), *self.stateful, *(t.op.name for t in found.upstream)]
@@ -106,4 +108,4 @@ class Directions:
 
     def parts_of(self, through: tuple[int, ...]) -> list[int]:
         """Of how many tensors each gradient consists: one, three if it is sparse, none if there is none."""
-        return own_replica.in_own_thread(lambda: self._joint.flat(through))[0].parts
+        return own_replica.in_own_thread(lambda: self.joint.flat(through))[0].parts

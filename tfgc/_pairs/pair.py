@@ -74,7 +74,7 @@ class Pair:
             if chooses:
                 python_random.rewind(start)
             joint = own_replica.in_own_thread(functools.partial(traced, outer, watched))
-        self.joint, self._outer, self._name = joint, outer, name
+        self.joint, self.outer, self._name = joint, outer, name
         # What an attribute of a layer holds may be another tensor next time.
         self.may_serve_again = not (chooses or any(map(is_differentiable, joint.captured)))
         self._owner: Callable[[], Any] = weakref.ref(owner) if owner is not None else lambda: None
@@ -108,7 +108,7 @@ class Pair:
         """The results for the flat tensors of some arguments."""
         joint = self.joint
         directions = self.directions
-        tensors = [*tensors, *self._outer]
+        tensors = [*tensors, *self.outer]
         sources = [tensors[s.position] if s.variable is None else s.variable.handle for s in joint.sources]
         through = joint.through if sources else []
         with private_api.no_recording():

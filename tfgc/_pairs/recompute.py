@@ -1,24 +1,25 @@
 """`tfgc.recompute`: a state-safe `tf.recompute_grad`, by a pair for each kind of call."""
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._errors import NotReplayableWarning, OptionError, warn
+from tfgc._errors import NotReplayableWarning, OptionError, UnsupportedModelError, check_int, warn
 from tfgc._framework import added_losses, call_checks, own_replica, private_api, whole_steps
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.model_checks import check_backend
 from tfgc._framework.surroundings import Surroundings
+from tfgc._pairs.as_argument import Itself
 from tfgc._pairs.code import Code
 from tfgc._pairs.pair import Pair, Shapes, SizedPlan, may_flow, open_where_they_differ
+from tfgc._pairs.slices import WHOLE, Slices
 from tfgc._pairs.stateless import StatelessCall
 from tfgc._pure import obstacles
 from tfgc._pure.tensor_packing import Packing
@@ -33,7 +34,7 @@ _BRANCHES = (
 )
 
 
-def recompute(fn: Callable) -> Callable:
+def recompute(fn: Callable, *, slices: int = 1) -> Callable:
     """Return `fn`, storing only its inputs for the backward pass.
 
     A drop-in for `tf.recompute_grad` that gives the gradients of plain
@@ -47,8 +48,21 @@ def recompute(fn: Callable) -> Callable:
     stored, and variables count as they were read. With the graph optimizer off
     the bits are those of `fn` in a `tf.function`.
 
+    With `slices=8` it runs, forward and backward, in eight slices of the batch,
+    one after the other, so that one slice of its inside is in memory at a time,
+    and gradients are those of the whole batch, up to the order of sums. That is
+    for a function that is independent across the batch, such as the towers below
+    a contrastive loss or the first layers of a network for large images. It is
+    compared with `fn` on the whole batch at the first call of each kind, and in a
+    graph on random numbers as it is traced: this needs the memory of one run
+    forward on the whole batch, and of two slices backward.
+
     Args:
         fn: Any function of tensors (in any nesting), a Keras layer or a model.
+        slices: In how many parts of about one size it runs at most. Tensors among
+            its arguments whose first size is that of the first one are cut. Others
+            go whole to each slice, as variables and closed-over tensors do. Each
+            result must have the batch in front.
 
     Returns:
         A callable with the arguments and results of `fn`, which stays
@@ -59,7 +73,10 @@ def recompute(fn: Callable) -> Callable:
         whole (`fit`, `tfgc.function`) `fn` is a part of that step like others.
 
     Raises:
-        UnsupportedModelError: If called on a symbolic `keras.KerasTensor`, or in a TensorFlow 1 graph.
+        UnsupportedModelError: If called on a symbolic `keras.KerasTensor`, or in a TensorFlow 1 graph. With `slices`
+            also if `fn` cannot be traced, updates variables (BatchNormalization), draws random numbers (Dropout), adds
+            a loss, or gives something else in slices than on the whole batch.
+        OptionError: If `fn` or `slices` is nothing that can be meant.
 
     Example:
         >>> import tensorflow as tf, tfgc
@@ -72,7 +89,8 @@ def recompute(fn: Callable) -> Callable:
         6.0
 
     Reference: Chen et al. 2016, "Training Deep Nets with Sublinear Memory
-    Cost", arXiv:1604.06174.
+    Cost", arXiv:1604.06174. Slices: Gao et al. 2021, "Scaling Deep Contrastive
+    Learning Batch Size under Memory Limited Setup", arXiv:2101.06983.
     """
     if not callable(fn):
         advice = "give the function itself, and call what this returns: tfgc.recompute(fn)(x)"
@@ -82,36 +100,24 @@ def recompute(fn: Callable) -> Callable:
     if isinstance(fn, keras.Layer):
         check_backend(f"{fn.name!r}")
     name = getattr(fn, "name", getattr(fn, "__name__", type(fn).__name__))
-    pairs = Pairs(fn, name)
+    slices = check_int("slices", slices)
+    pairs = Pairs(fn, name, slices=Slices(slices, name) if slices > 1 else None)
 
     # Keras layers are callables whose attributes are not a function's.
     @functools.wraps(fn, assigned=("__doc__", "__name__", "__module__"), updated=())
     @tf.autograph.experimental.do_not_convert
     def recomputed(*args: Any, **kwargs: Any) -> Any:
         call_checks.refuse_tf1_graph(f"the recomputed {name!r}")
-        if call_checks.is_empty(args, kwargs) or whole_steps.is_here():  # which is planned as a whole
+        is_planned = whole_steps.is_here() and slices == 1
+        if call_checks.is_empty(args, kwargs) or is_planned:
             return fn(*args, **kwargs)
+        if slices > 1 and (private_api.in_stateless_scope() or tf.distribute.has_strategy()):
+            raise UnsupportedModelError(f"{name} cannot run in slices in a tf.distribute.Strategy or StatelessScope")
         return pairs(*args, **kwargs)
 
     # Given as an argument to a `tf.function`, what has `__wrapped__` would be unwrapped.
-    vars(recomputed)["__tf_tracing_type__"] = lambda _: _Itself(recomputed)
+    vars(recomputed)["__tf_tracing_type__"] = lambda _: Itself(recomputed)
     return recomputed
-
-
-@dataclasses.dataclass(frozen=True)
-class _Itself(tf.types.experimental.TraceType):
-    """How `tf.function` takes a recomputed function as an argument: as a value, each of which gets a new trace."""
-
-    function: Callable
-
-    def is_subtype_of(self, other: Any) -> bool:
-        return self == other
-
-    def most_specific_common_supertype(self, others: Any) -> "_Itself | None":
-        return self if all(self == other for other in others) else None
-
-    def placeholder_value(self, placeholder_context: Any) -> Callable:
-        return self.function
 
 
 class Pairs:
@@ -124,6 +130,7 @@ class Pairs:
         plan: What makes the step that runs of a trace. Default: backward makes all again.
         is_bounded: Whether what was planned for some sizes holds for no larger ones.
         otherwise: What runs a call that cannot be traced. Default: the function.
+        slices: What its pairs run in, if they do.
 
     Attributes:
         obstacle: Why the call that came last was not traced, or None.
@@ -138,8 +145,10 @@ class Pairs:
         *,
         is_bounded: bool = False,
         otherwise: Callable | None = None,
+        slices: Slices | None = None,
     ) -> None:
         self._fn, self._name, self._code, self._plan = fn, name, code or Code(fn), plan
+        self._slices = slices
         self._is_bounded, self._otherwise = is_bounded, otherwise or fn
         self.obstacle: str | None = None
         self._known: RecentlyUsed[Any, list[Pair]] = RecentlyUsed(_MOST_KNOWN)
@@ -165,13 +174,15 @@ class Pairs:
         return call.finish(*made), pair
 
     def _run(self, fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Pair | None]:
-        packing = Packing((args, kwargs))
+        packing = Packing(self._slices.as_tensors((args, kwargs)) if self._slices else (args, kwargs))
         tensors = packing.take_tensors()
         try:
-            pair = self._pair(fn, packing, tuple(map(may_flow, tensors)))
+            pair = self._pair(fn, packing, tensors)
         except OUT_OF_MEMORY:
             raise
         except Exception as error:  # The plain run that follows raises what is the user's mistake.
+            if self._slices and isinstance(error, UnsupportedModelError):
+                raise
             return self._plainly(obstacles.untraceable(error), fn, args, kwargs), None
         obstacle = _BRANCHES if tf.executing_eagerly() and pair.branches_differ else pair.joint.unsupported
         if obstacle:
@@ -181,26 +192,30 @@ class Pairs:
             return fn(*args, **kwargs), None
         return pair((args, kwargs), tensors), pair
 
-    def _pair(self, fn: Callable, packing: Packing, flows: tuple[bool, ...]) -> Pair:
+    def _pair(self, fn: Callable, packing: Packing, tensors: Sequence[tf.Tensor]) -> Pair:
         """The pair for a call of what runs the function, traced if none is known."""
+        flows = tuple(map(may_flow, tensors))
+        shapes = self._slices.shapes(packing) if self._slices else packing.shapes
         code, settings, owner = self._code.read()
         around = Surroundings(settings)
         is_known = code is not None and packing.is_hashable and fn is self._fn
         kind = own_replica.key(), private_api.in_xla(), code, packing.key, flows, around.key
         known = (self._known.get(kind) or []) if is_known else []
         for pair in known:
-            if pair.takes(packing.shapes) and pair.serves() and self._holds(pair, packing.shapes):
+            if pair.takes(shapes) and pair.serves() and self._holds(pair, shapes):
                 if isinstance(self._fn, keras.Layer) and private_api.call_context() is None:
                     added_losses.clear_losses(self._fn)
                 return pair
         traced = functools.partial(Pair, fn, packing, flows, around, self._name, owner, plan=self._plan)
-        sizes = {packing.shapes, *(pair.shapes for pair in known)}
+        if self._slices:
+            traced = functools.partial(self._slices.pair, (code, packing.key, around.key), tensors, packing, traced)
+        sizes = {shapes, *(pair.shapes for pair in known)}
         with contextlib.nullcontext() if settings is None else settings.watched():
             pair = None
             if len(sizes) > _MOST_SIZES:
                 with contextlib.suppress(ValueError, TypeError):  # of code that computes with a size
                     pair = traced(shapes=open_where_they_differ(sizes))
-            pair = pair or traced()
+            pair = pair or traced(shapes=shapes)
         if is_known and pair.may_serve_again:
             self._known[(*kind[:-1], Surroundings(settings).key)] = [pair, *known][:_MOST_ALIKE]
         return pair
@@ -211,6 +226,8 @@ class Pairs:
         return not self._is_bounded or all(None in pair or pair[0] <= pair[1] for pair in sizes)
 
     def _plainly(self, obstacle: str, fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        if self._slices:
+            raise UnsupportedModelError(f"{self._name} cannot run in slices of the batch: {obstacle}. {WHOLE}")
         self.obstacle = obstacle
         run = self._otherwise if fn is self._fn else fn
         if not self._warned:

@@ -44,15 +44,22 @@ class _Pass:
             self.left[step.buffer(tensor)] += 1
         self.readers: dict[int, list[int]] = defaultdict(list)
         self.missing: dict[int, int] = {}
-        for i, op in step.ops.items():
-            needed = {t[0] for t in op.inputs} | set(op.controls)
-            self.missing[i] = len(needed)
-            for j in needed:
+        needed = {i: {t[0] for t in op.inputs} | set(op.controls) for i, op in step.ops.items()}
+        for i, others in needed.items():
+            self.missing[i] = len(others)
+            for j in others:
                 self.readers[j].append(i)
         self.ends: set[int] = set()  # what no gradient or copy needs: losses, metrics, updates
-        for i in reversed(self.loose):
-            if i not in self.late and all(j in self.ends for j in self.readers[i]):
+        unread = {i: len(self.readers[i]) for i in step.ops}
+        last = [i for i, count in unread.items() if not count]
+        while last:  # not by number: results wait for updates that were gathered after them
+            i = last.pop()
+            if i not in self.late:
                 self.ends.add(i)
+                for j in needed[i]:
+                    unread[j] -= 1
+                    if not unread[j]:
+                        last.append(j)
         self.done: set[int] = set()
         self.order: list[int] = []
 
