@@ -1,4 +1,4 @@
-"""Enabled models in loops of the user's own: planned by the trace of a call, which gives the bits of a `tf.function`."""
+"""Enabled models in loops of the user's own: planned by the trace of a call, with the bits of a `tf.function`."""
 
 import keras
 import memory
@@ -120,7 +120,7 @@ def test_five_gradients_of_one_tape_are_the_plain_ones():
 
 
 def test_weights_that_nobody_asks_for_have_no_gradient_made():
-    """TensorFlow's tapes watch what is read, frozen weights too; plain code makes their gradients if they are asked for."""
+    """Plain code makes gradients of frozen weights, too, if they are asked for."""
     model, plain = tfgc.enable(fresh(net), verbose=0), fresh(net)
     for one in (model, plain):
         for layer in one.layers[:10]:

@@ -23,23 +23,6 @@ def noted() -> Iterator[list[tf.Operation]]:
 
 
 @contextlib.contextmanager
-def operations_seen(types: Collection[str], see: Callable[[tf.Tensor], Any]) -> Iterator[None]:
-    """Call `see` with the first output of each operation of these types that this thread makes in here.
-
-    In a graph those of the graph being built, without those of its branches and loops.
-    """
-    here = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-
-    def seen(op_type: str, _: Any, outputs: list[tf.Tensor], graph: Any) -> list[tf.Tensor]:
-        if op_type in types and graph is here:
-            see(outputs[0])
-        return outputs
-
-    with _called_back(seen):
-        yield
-
-
-@contextlib.contextmanager
 def operations_replaced(
     types: Collection[str], instead: Callable[[str, list[tf.Tensor], tf.DType], tf.Tensor]
 ) -> Iterator[None]:

@@ -12,8 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import private_api, slice_rows
-from tfgc._replay import fence
+from tfgc._framework import private_api, slice_rows, xla_waits
 
 # How what slices make becomes one: rows of samples one behind the other, in a buffer or not, all that they make one
 # behind the other, a sum, or the same in all slices.
@@ -96,8 +95,7 @@ def _behind(tensors: Sequence[tf.Tensor]) -> Iterator[Callable[[tf.Tensor], tf.T
     """Yield a function that makes what is read in here wait for some tensors."""
     numbers = [t for t in tensors if t.dtype.is_floating]
     if numbers and private_api.in_xla():
-        with fence.fence(numbers) as wait:
-            yield lambda t: wait(t) if t.dtype.is_floating or t.dtype.is_integer or t.dtype.is_bool else t
+        yield xla_waits.waiting(numbers)
     else:
         with contextlib.nullcontext() if tf.executing_eagerly() else tf.control_dependencies(tensors):
             yield lambda t: t
