@@ -176,7 +176,8 @@ def test_replays_run_no_product_with_weights_but_all_else():
     assert products(whole, "replay") - products(ours, "replay") == 10
     for kind in ("Erfc", "Softmax"):
         assert ours[kind, "replay"] == whole[kind, "replay"] > 0
-    assert ours["StatelessRandomUniformV2", "replay"] == whole["StatelessRandomUniformV2", "replay"] == 0
+    # Masks are drawn again, from the seeds of the first run.
+    assert ours["StatelessRandomUniformV2", "replay"] == whole["StatelessRandomUniformV2", "replay"] > 0
 
 
 def test_what_attention_makes_of_its_scores_is_not_made_again():
