@@ -15,7 +15,7 @@ import tfgc
 from tfgc import Plan
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._framework import graph_optimizer, keras_models
-from tfgc._pairs import functions, recompute
+from tfgc._pairs import functions
 from tfgc._pairs import recompute as pairs
 from tfgc._tracing import keras_graph
 from tfgc._training import following_step, planned_calls
@@ -89,7 +89,7 @@ class Quadrupling(keras.Model):
 
 
 def test_the_graph_of_a_shape_that_was_dropped_is_freed(monkeypatch):
-    monkeypatch.setattr(recompute, "_MOST_ALIKE", 2)
+    monkeypatch.setattr(pairs, "_MOST_ALIKE", 2)
     model = Quadrupling()
     tfgc.enable(model, layers=[Quadrupled], verbose=0)
     before = set(map(id, alive(FuncGraph)))
@@ -126,7 +126,7 @@ def scaling():
 
 
 def test_a_trace_that_was_dropped_is_freed_and_its_call_still_has_gradients(monkeypatch):
-    monkeypatch.setattr(recompute, "_MOST_KNOWN", 2)
+    monkeypatch.setattr(pairs, "_MOST_KNOWN", 2)
     plain, model = fresh(scaling), fresh(scaling)
     tfgc.enable(model, layers=[model.scaled])
     x = noise(2, 4)

@@ -1,37 +1,19 @@
 """`tfgc.recompute`: a state-safe `tf.recompute_grad`, by a pair for each kind of call."""
 
-import contextlib
 import functools
-import itertools
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfgc._core.recently_used import RecentlyUsed
-from tfgc._errors import NotReplayableWarning, OptionError, UnsupportedModelError, check_int, warn
-from tfgc._framework import added_losses, call_checks, own_replica, private_api, whole_steps
-from tfgc._framework.memory_errors import OUT_OF_MEMORY
+from tfgc._errors import OptionError, UnsupportedModelError, check_int
+from tfgc._framework import call_checks, private_api, whole_steps
 from tfgc._framework.model_checks import check_backend
-from tfgc._framework.surroundings import Surroundings
 from tfgc._pairs.as_argument import Itself
-from tfgc._pairs.code import Code
-from tfgc._pairs.pair import Pair, Shapes, SizedPlan, may_flow, open_where_they_differ
-from tfgc._pairs.slices import WHOLE, Slices
-from tfgc._pairs.stateless import StatelessCall
-from tfgc._pure import obstacles
-from tfgc._pure.tensor_packing import Packing
-
-# Kinds of calls that are known, and of each the pairs that differ in sizes and in the variables that gradients flow to.
-_MOST_KNOWN, _MOST_ALIKE = 64, 8
-# Of one kind so many are traced for their sizes, and then one for all.
-_MOST_SIZES = 2
-_BRANCHES = (
-    "branches of a tf.cond or tf.switch_case in it read different tensors, and eager code has no gradient for what the "
-    "branch that is not taken reads. Call it inside of a tf.function, or set one result by tf.where"
-)
+from tfgc._pairs.pairs import Pairs
+from tfgc._pairs.slices import Slices
 
 
 def recompute(fn: Callable, *, slices: int = 1) -> Callable:
@@ -118,120 +100,3 @@ def recompute(fn: Callable, *, slices: int = 1) -> Callable:
     # Given as an argument to a `tf.function`, what has `__wrapped__` would be unwrapped.
     vars(recomputed)["__tf_tracing_type__"] = lambda _: Itself(recomputed)
     return recomputed
-
-
-class Pairs:
-    """The pairs of a function, one for each kind of call.
-
-    Args:
-        fn: Any function of tensors, a Keras layer or a model.
-        name: What messages call it.
-        code: What it reads besides its arguments. Default: what its Python code says.
-        plan: What makes the step that runs of a trace. Default: backward makes all again.
-        is_bounded: Whether what was planned for some sizes holds for no larger ones.
-        otherwise: What runs a call that cannot be traced. Default: the function.
-        slices: What its pairs run in, if they do.
-
-    Attributes:
-        obstacle: Why the call that came last was not traced, or None.
-    """
-
-    def __init__(
-        self,
-        fn: Callable,
-        name: str,
-        code: Any = None,
-        plan: SizedPlan | None = None,
-        *,
-        is_bounded: bool = False,
-        otherwise: Callable | None = None,
-        slices: Slices | None = None,
-    ) -> None:
-        self._fn, self._name, self._code, self._plan = fn, name, code or Code(fn), plan
-        self._slices = slices
-        self._is_bounded, self._otherwise = is_bounded, otherwise or fn
-        self.obstacle: str | None = None
-        self._known: RecentlyUsed[Any, list[Pair]] = RecentlyUsed(_MOST_KNOWN)
-        self._warned = False
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.run(args, kwargs)[0]
-
-    def forget(self) -> None:
-        """Trace, and plan, each kind of call anew."""
-        self._known.clear()
-
-    def run(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Pair | None]:
-        """What a call returns, and the pair that ran it, if one did."""
-        scope = private_api.stateless_scope_here()
-        if scope is None:
-            return self._run(self._fn, args, kwargs)
-        # Only shapes are looked at, or a scope has values of its own.
-        if private_api.in_symbolic_scope() or type(scope) is not keras.StatelessScope:
-            return self._fn(*args, **kwargs), None
-        call = StatelessCall(self._fn)
-        made, pair = self._run(call, (call.given, args, kwargs), {})
-        return call.finish(*made), pair
-
-    def _run(self, fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Pair | None]:
-        packing = Packing(self._slices.as_tensors((args, kwargs)) if self._slices else (args, kwargs))
-        tensors = packing.take_tensors()
-        try:
-            pair = self._pair(fn, packing, tensors)
-        except OUT_OF_MEMORY:
-            raise
-        except Exception as error:  # The plain run that follows raises what is the user's mistake.
-            if self._slices and isinstance(error, UnsupportedModelError):
-                raise
-            return self._plainly(obstacles.untraceable(error), fn, args, kwargs), None
-        obstacle = _BRANCHES if tf.executing_eagerly() and pair.branches_differ else pair.joint.unsupported
-        if obstacle:
-            return self._plainly(obstacle, fn, args, kwargs), None
-        self.obstacle = None
-        if private_api.has_tangents([*tensors, *map(tf.convert_to_tensor, pair.joint.variables)]):
-            return fn(*args, **kwargs), None
-        return pair((args, kwargs), tensors), pair
-
-    def _pair(self, fn: Callable, packing: Packing, tensors: Sequence[tf.Tensor]) -> Pair:
-        """The pair for a call of what runs the function, traced if none is known."""
-        flows = tuple(map(may_flow, tensors))
-        shapes = self._slices.shapes(packing) if self._slices else packing.shapes
-        code, settings, owner = self._code.read()
-        around = Surroundings(settings)
-        is_known = code is not None and packing.is_hashable and fn is self._fn
-        kind = own_replica.key(), private_api.in_xla(), code, packing.key, flows, around.key
-        known = (self._known.get(kind) or []) if is_known else []
-        for pair in known:
-            if pair.takes(shapes) and pair.serves() and self._holds(pair, shapes):
-                if isinstance(self._fn, keras.Layer) and private_api.call_context() is None:
-                    added_losses.clear_losses(self._fn)
-                return pair
-        traced = functools.partial(Pair, fn, packing, flows, around, self._name, owner, plan=self._plan)
-        if self._slices:
-            traced = functools.partial(self._slices.pair, (code, packing.key, around.key), tensors, packing, traced)
-        sizes = {shapes, *(pair.shapes for pair in known)}
-        with contextlib.nullcontext() if settings is None else settings.watched():
-            pair = None
-            if len(sizes) > _MOST_SIZES:
-                with contextlib.suppress(ValueError, TypeError):  # of code that computes with a size
-                    pair = traced(shapes=open_where_they_differ(sizes))
-            pair = pair or traced(shapes=shapes)
-        if is_known and pair.may_serve_again:
-            self._known[(*kind[:-1], Surroundings(settings).key)] = [pair, *known][:_MOST_ALIKE]
-        return pair
-
-    def _holds(self, pair: Pair, shapes: Shapes) -> bool:
-        """Whether what was planned for a pair holds for tensors of some shapes."""
-        sizes = zip(*(itertools.chain.from_iterable(filter(None, each)) for each in (shapes, pair.planned_for)))
-        return not self._is_bounded or all(None in pair or pair[0] <= pair[1] for pair in sizes)
-
-    def _plainly(self, obstacle: str, fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-        if self._slices:
-            raise UnsupportedModelError(f"{self._name} cannot run in slices of the batch: {obstacle}. {WHOLE}")
-        self.obstacle = obstacle
-        run = self._otherwise if fn is self._fn else fn
-        if not self._warned:
-            self._warned = True
-            how = "recomputed part by part" if run is not fn else "not recomputed"
-            warn(f"{self._name} is {how}: {obstacle}.", NotReplayableWarning)
-        return run(*args, **kwargs)

@@ -8,14 +8,16 @@ In backward it comes back one function ahead, so that the copy hides behind work
 """
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import host_memory, own_replica, private_api, xla_waits
+from tfgc._framework import host_memory, own_replica, private_api
+from tfgc._pairs import rows
 from tfgc._pairs.reading import Part, Reading
+from tfgc._pairs.rows import Function
 from tfgc._run import emit
 from tfgc._step.step import Step, Tensor
 
@@ -39,15 +41,6 @@ class Planned(NamedTuple):
     said: Any = None
     hosted: frozenset[str] = frozenset()
     ends: frozenset[int] = frozenset()
-
-
-class _Function(NamedTuple):
-    """One of a row of functions: names of what it takes, takes for the last time, and makes."""
-
-    takes: list[str]
-    last: Collection[str]
-    makes: list[str]
-    run: Part
 
 
 class Segments:
@@ -74,7 +67,7 @@ class Segments:
         read = {t for row in self._backward_rows(self._gradients) for t in self._takes(row)}
         stored = sorted(t for t in {*read, *self._gradients} if t[0] not in self._late | self._given)
         self.stored = list(map(self._name, stored))
-        self._known: dict[tuple[int, ...], list[_Function]] = {}
+        self._known: dict[tuple[int, ...], list[Function]] = {}
         self.gives_away = True
 
     def _found_late(self) -> set[int]:
@@ -98,19 +91,21 @@ class Segments:
         if not self._hosted:
             specs = {name: reading.spec(reading.trace.tensor(name)) for name in given}
             return reading.part(self._as_nodes(nodes), wanted, specs, stays=False)
-        rows = [*_cut(sorted(nodes, key=step.at.__getitem__), lambda before, _: before in self._ends)]
-        functions = self._functions(rows, list(map(reading.trace.tensor, wanted)))
+        parts = [*rows.cut(sorted(nodes, key=step.at.__getitem__), lambda before, _: before in self._ends)]
+        functions = self._functions(parts, list(map(reading.trace.tensor, wanted)))
 
         def run(tensors: Sequence[tf.Tensor]) -> list[Any]:
             if private_api.in_xla():
                 raise UnsupportedModelError(_XLA)
             values: dict[str, Any] = dict(zip(given, tensors))
             stored: dict[str, Any] = {}
-            for function in functions:
-                self._run(function, values)
+            for k, function in enumerate(functions):
+                function.run(values)
                 for name in self._hosted & {*function.makes}:
                     if (host := host_memory.host_of(values[name])) is not None:
                         stored[name] = host_memory.HostCopy(values[name], host)
+                for name in stored.keys() - {name for later in functions[k + 1 :] for name in later.takes}:
+                    values.pop(name, None)
             return [stored.get(name, values.get(name)) for name in wanted]
 
         return run
@@ -119,41 +114,29 @@ class Segments:
         """Some of the gradients, by position, of values by name: arguments, upstream gradients, and what is stored."""
         if wanted not in self._known:
             gradients = [self._gradients[k] for k in wanted]
-            rows = self._backward_rows(gradients)
-            make = functools.partial(self._functions, rows, gradients)
+            make = functools.partial(self._functions, self._backward_rows(gradients), gradients)
             self._known[wanted] = own_replica.in_own_thread(make)
-        functions = self._known[wanted]
+        functions, early = self._known[wanted], {*self.stored, *self._reading.names}
         for function, ahead in zip(functions, [*functions[1:], None]):
             after = [values[name] for name in function.takes if name not in self._hosted][-1:]
             for name in (*function.takes, *(ahead.takes if ahead is not None else ())):
                 if isinstance(values.get(name), host_memory.HostCopy):
                     values[name] = values[name].fetched(after)
-            self._run(function, values, is_late=True)
+            function.run(values, early)
         return [values[self._name(self._gradients[k])] for k in wanted]
 
-    def _run(self, function: _Function, values: dict[str, Any], is_late: bool = False) -> None:
-        """Run one function on values by name, to which it adds what it makes."""
-        given = [values[name] for name in function.takes]
-        if is_late and private_api.in_xla():  # which drops the edges of a call, and merges what is equal
-            early = {*self.stored, *self._reading.names}
-            wait = xla_waits.waiting([t for name, t in zip(function.takes, given) if name not in early])
-            given = [wait(t) if name in early else t for name, t in zip(function.takes, given)]
-        for name in function.last:
-            del values[name]
-        values.update(zip(function.makes, function.run(given)))
-
-    def _functions(self, rows: Sequence[Sequence[int]], wanted: Sequence[Tensor]) -> list[_Function]:
+    def _functions(self, parts: Sequence[Sequence[int]], wanted: Sequence[Tensor]) -> list[Function]:
         """A row of functions of these operations, which make what is wanted."""
-        kept, found = set(map(self._name, wanted)), list[_Function]()
+        kept, found = set(map(self._name, wanted)), list[Function]()
         later = set(wanted)  # what functions behind take, and what is wanted
-        for row in reversed(rows):
+        for row in reversed(parts):
             inside, takes = set(row), self._takes(row)
             makes = list(map(self._name, sorted(t for t in later if t[0] in inside)))
             given = {self._name(t): self._spec(t) for t in takes}
             last = {self._name(t) for t in takes if t not in later} - kept
             constants = {t[0] for i in row for t in self._step.ops[i].inputs if self._is_constant(t[0])}
             run = self._reading.part(self._as_nodes(inside | constants), makes, given, stays=True)
-            found.append(_Function(list(given), last, makes, run))
+            found.append(Function(list(given), last, makes, run))
             later |= set(takes)
         return found[::-1]
 
@@ -168,7 +151,7 @@ class Segments:
             before, segment = segment, ops[i].segment or segment
             return segment != before
 
-        return list(_cut([i for i in self._step.order if i in needed], starts))
+        return list(rows.cut([i for i in self._step.order if i in needed], starts))
 
     def _takes(self, row: Sequence[int]) -> list[Tensor]:
         """What a function of some operations takes."""
@@ -213,15 +196,3 @@ class Segments:
     def _spec(self, tensor: Tensor) -> Any:
         op = self._step.ops[tensor[0]]
         return self._reading.spec((op.traced if op.segment else tensor[0], tensor[1]))
-
-
-def _cut(numbers: Sequence[int], starts: Callable[[int, int], bool]) -> Iterable[list[int]]:
-    """Numbers in rows; whether a number starts one is asked of the number before it and itself."""
-    row: list[int] = []
-    for i in numbers:
-        if starts(row[-1] if row else -1, i) and row:
-            yield row
-            row = []
-        row.append(i)
-    if row:
-        yield row

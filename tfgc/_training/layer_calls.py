@@ -19,8 +19,8 @@ from tfgc._errors import UnsupportedModelError
 from tfgc._framework import call_checks, keras_models, private_api, put_aside, whole_steps
 from tfgc._pairs import joint
 from tfgc._pairs.code import Code
+from tfgc._pairs.pairs import Pairs
 from tfgc._pairs.reading import Reading
-from tfgc._pairs.recompute import Pairs
 from tfgc._pairs.segments import Planned
 from tfgc._rewrite.order import ordered
 from tfgc._rewrite.recompute import Cut, recomputed

@@ -13,24 +13,22 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc._calls import tracing
-from tfgc._calls.tracing import Arguments
 from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import OptionError
 from tfgc._framework import call_checks, fit_loop, keras_models, whole_steps
 from tfgc._pairs.code import Code
 from tfgc._pairs.pair import Shapes
+from tfgc._pairs.pairs import Pairs
 from tfgc._pairs.reading import Reading
-from tfgc._pairs.recompute import Pairs
 from tfgc._pairs.segments import Planned
-from tfgc._planning import batch_specs, budgets, first_batch, step_plans
+from tfgc._planning import batch_specs, budgets, step_plans
 from tfgc._planning.batch_specs import Signature
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._planning.planner import Request
-from tfgc._tracing import example_sizes
-from tfgc._training import function_trace, layer_calls, out_of_memory, plan_report
+from tfgc._training import function_trace, layer_calls, out_of_memory, plan_report, planned_layers
 from tfgc._training.function_plans import TracePlans
+from tfgc._training.planned_layers import PlannedCall
 from tfgc._training.segment_runner import Runner
 from tfgc._training.training_state import TrainingState
 from tfgc._training.whole_step import PART, WholeStep, why_unchanged
@@ -61,7 +59,7 @@ class PlannedCalls:
         self.has_budget = request.budget is not None
         self.whole = WholeStep(model, request, self._training, verbose)
         self._request = self.whole.request
-        self._made: RecentlyUsed[Signature, _Planned] = RecentlyUsed(_MOST_PLANS)
+        self._made: RecentlyUsed[Signature, PlannedCall] = RecentlyUsed(_MOST_PLANS)
         self._latest: Signature | None = None
         self._pairs = Pairs(
             self._call, model.name, Code(model), self._plan, is_bounded=self.has_budget, otherwise=self._by_parts
@@ -143,7 +141,7 @@ class PlannedCalls:
         mode, policy = plan_report.mode_of_call(), self._model.dtype_policy.name
         return Signature(batch_specs.sizes_of(flat), mode, policy, training=self._training.now)
 
-    def _note(self, planned: "_Planned", signature: Signature) -> None:
+    def _note(self, planned: PlannedCall, signature: Signature) -> None:
         """Note by which plan a call runs, and say so where it is a new one."""
         planned.step = dataclasses.replace(planned.step, mode=signature.mode)
         self._latest, self._made[signature] = signature, planned
@@ -165,7 +163,7 @@ class PlannedCalls:
             plans.described(), "graph", plans.rows, plans.needed_bytes, plans.plain_bytes, plans.plan.overhead,
             time.perf_counter() - start, why_unchanged(plans), shapes=shapes, is_asked_for=plans.is_asked_for,
         )  # fmt: skip
-        return Planned(plans.plan.step, _Planned(step, plans))
+        return Planned(plans.plan.step, PlannedCall(step, plans))
 
     def _filled(self, shape: tf.TensorShape) -> tf.TensorShape:
         """A shape with the batch of `fit`, where its own is open."""
@@ -180,7 +178,9 @@ class PlannedCalls:
         planned = self._made.get(signature)
         if planned is None or not planned.step.holds_for(shapes, self._request.budget):
             planned = plan_report.planned(
-                self._model, lambda: self._planned_layers(args, kwargs, signature), verbose=self._verbose
+                self._model,
+                lambda: planned_layers.planned(self._model, self._request, self._rows, signature.mode, args, kwargs),
+                verbose=self._verbose,
             )
             planned.step = dataclasses.replace(planned.step, shapes=shapes)
         self._note(planned, signature)
@@ -188,30 +188,3 @@ class PlannedCalls:
             return planned.runner.call(*args, **kwargs)
         layer_calls.run_by(self._model, planned.by_calls)
         return self._call(*args, **kwargs)
-
-    def _planned_layers(self, args: tuple, kwargs: dict[str, Any], signature: Signature) -> "_Planned":
-        def specs(values: Any) -> Any:
-            return tf.nest.map_structure(lambda t: tracing.spec(t, self._rows) if tf.is_tensor(t) else t, values)
-
-        if self._request.layers is not None or not keras_models.has_graph(self._model):
-            example = Arguments(*specs((args, kwargs)))
-            step = first_batch.plan_step_by_calls(self._model, example, signature.mode, self._request)
-        else:
-            inputs = specs(example_sizes.as_declared(self._model, args[0] if args else kwargs["inputs"]))
-            step = first_batch.plan_step(self._model, inputs, signature.mode, self._request)
-        if step.unchanged is not None:
-            return _Planned(step)
-        if step.plan.calls:
-            return _Planned(step, by_calls=layer_calls.ByCalls(self._model, step.plan))
-        return _Planned(step, runner=Runner(self._model, step.plan))
-
-
-@dataclasses.dataclass(eq=False)
-class _Planned:
-    """What was planned for a kind of call: a step, or layers and what runs them."""
-
-    step: PlannedStep
-    plans: TracePlans | None = None
-    runner: Runner | None = None
-    by_calls: layer_calls.ByCalls | None = None
-    is_reported: bool = False

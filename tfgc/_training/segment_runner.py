@@ -14,8 +14,8 @@ from tfgc._errors import PlanMismatchError
 from tfgc._framework import call_checks, private_api, whole_steps
 from tfgc._pairs.code import Code
 from tfgc._pairs.joint import mark
+from tfgc._pairs.pairs import Pairs
 from tfgc._pairs.reading import Reading
-from tfgc._pairs.recompute import Pairs
 from tfgc._pairs.segments import Planned
 from tfgc._rewrite.order import ordered
 from tfgc._rewrite.recompute import Cut, recomputed
