@@ -15,8 +15,7 @@ import tfgc
 from tfgc import Plan
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._framework import graph_optimizer, keras_models
-from tfgc._pairs import functions
-from tfgc._pairs import recompute as pairs
+from tfgc._pairs import functions, pairs
 from tfgc._tracing import keras_graph
 from tfgc._training import following_step, planned_calls
 

@@ -16,6 +16,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfgc._framework import private_api
+from tfgc._framework.internals import gen_xla_ops
+
 # What may stand between a product and the gradient that it is.
 _PASSING = ("Identity", "Cast")
 
@@ -50,6 +53,13 @@ def with_room(rows: tf.Tensor, more: Any) -> tf.Tensor:
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     with contextlib.nullcontext() if graph is None else graph.gradient_override_map({"Pad": _ROOM}):
         return tf.pad(rows, [[0, more], *([0, 0] for _ in rows.shape[1:])])
+
+
+def write(buffer: tf.Tensor, start: Any, rows: tf.Tensor) -> tf.Tensor:
+    """The buffer with `rows` from `start` on; what it held before is gone."""
+    if private_api.in_xla():
+        return gen_xla_ops.xla_dynamic_update_slice(buffer, rows, [start] + [0] * (len(rows.shape) - 1))
+    return tf.raw_ops.InplaceUpdate(x=buffer, i=start + tf.range(tf.shape(rows)[0]), v=rows)
 
 
 def places(gradients: Sequence[Any], samples: int, all_samples: int) -> list[int]:

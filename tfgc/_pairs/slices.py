@@ -89,7 +89,7 @@ class SlicedDirections(Directions):
             stateful: list[tf.Tensor] = []
 
             def step(place: slice_order.Place) -> list[tf.Tensor]:
-                found = part(self._part(tensors, range(len(tensors)), place))
+                found = part(self._rows(tensors, range(len(tensors)), place))
                 left = found[count:]
                 stateful.extend([left[k] for k in self._of_each] if stateful else left)
                 return found[:count]
@@ -126,13 +126,13 @@ class SlicedDirections(Directions):
                 stateful = list(rest)
                 for k in self._of_each if place.start is not places[0].start else ():
                     stateful[k] = next(of_others)
-                return part([*self._part(given, self.read, place), *stateful, *map(place.upstream, upstream)])
+                return part([*self._rows(given, self.read, place), *stateful, *map(place.upstream, upstream)])
 
             return slice_order.in_order(places, kinds, step, not (recorded or private_api.in_xla()))
 
         return run
 
-    def _part(
+    def _rows(
         self, tensors: Sequence[tf.Tensor], positions: Sequence[int], place: slice_order.Place
     ) -> list[tf.Tensor]:
         return [place.rows(t) if k in self._cut else t for k, t in zip(positions, tensors)]

@@ -101,7 +101,10 @@ def _gradients(directions: Directions, tensors: Sequence[tf.Tensor], upstream: S
     joint = directions.joint
     through = tuple(joint.through)
     stateful = directions.forward(True)(tensors)[len(joint.made) :]
-    flat = iter(directions.backward(through, False)([*(tensors[k] for k in directions.read), *stateful, *upstream]))
+    wanted = tuple(range(sum(directions.parts_of(through))))
+    flat = iter(
+        directions.backward(through, wanted, False)([*(tensors[k] for k in directions.read), *stateful, *upstream])
+    )
     for source, parts in zip(joint.sources, directions.parts_of(through)):
         is_argument = source.variable is None
         name = f"tensor {source.position} of its arguments" if is_argument else repr(source.variable.name)

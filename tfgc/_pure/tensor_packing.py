@@ -148,6 +148,12 @@ class Packing:
         return tuple(None if spec.shape.rank is None else tuple(spec.shape) for spec in self.specs)
 
     @property
+    def layouts(self) -> frozenset[int]:
+        """Slots of integers by which a sparse or ragged tensor says how its values lie; they may size other tensors."""
+        composites = (leaf for leaf in self._leaves if leaf.kind == "composite")
+        return frozenset(slot for leaf in composites for slot in leaf.slots if self.specs[slot].dtype.is_integer)
+
+    @property
     def is_hashable(self) -> bool:
         """Whether `key` holds the values of everything but the tensors."""
         return all(leaf.kind != "static" or isinstance(leaf.static, _FLAGS) for leaf in self._leaves)
