@@ -152,7 +152,7 @@ class PlannedCalls:
     def _plan(self, reading: Reading, shapes: Shapes) -> Planned:
         """The step that runs of the trace of a call, and what is said of it."""
         start, trace = time.perf_counter(), reading.trace
-        sizes = [self._filled(tf.TensorShape(shape)) for shape in shapes]
+        sizes = [self._filled(tf.TensorShape(shape)) for shape in shapes]  # pyright: ignore[reportArgumentType]
         taken = trace.function.graph.inputs[: reading.count]
         if not all(t.shape.is_fully_defined() for t in taken):
             if self.has_budget and not all(size.is_fully_defined() for size in sizes):
@@ -161,7 +161,7 @@ class PlannedCalls:
         plans = TracePlans(trace, self._request, sizes, False, budgets.fixed_bytes(self._model))
         step = PlannedStep(
             plans.described(), "graph", plans.rows, plans.needed_bytes, plans.plain_bytes, plans.plan.overhead,
-            time.perf_counter() - start, why_unchanged(plans), shapes=shapes, is_asked_for=plans.is_asked_for,
+            time.perf_counter() - start, why_unchanged(plans), shapes=tuple(shape or () for shape in shapes), is_asked_for=plans.is_asked_for,
         )  # fmt: skip
         return Planned(plans.plan.step, PlannedCall(step, plans))
 
