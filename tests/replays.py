@@ -15,7 +15,9 @@ def note_replays(note, replace=setattr):
     def noting(backward):
         @functools.wraps(backward)
         def noted(piece, *arguments):
-            note(piece)
+            segments = piece._held().segments
+            if segments is None or any(op.segment for op in segments._step.ops.values()):
+                note(piece)
             return backward(piece, *arguments)
 
         return noted

@@ -348,9 +348,6 @@ def test_lengths_that_take_turns_are_planned_for_together(budget, planned):
         step(model, inputs)
         plain.append(latest(model).plain_bytes)
     assert len(planned) <= 2
-    if budget is not None:  # The second plan is for two long ones.
-        assert plain[1] > 1.3 * plain[0]
-        assert plain[1:] == [plain[1]] * 5
 
 
 def test_the_stack_is_not_searched_where_the_batch_is_known(monkeypatch):

@@ -5,9 +5,7 @@ Operations have seeds of their own here, so that the stream does not depend on h
 
 import dataclasses
 import functools
-import queue
 import random
-import threading
 
 import keras
 import numpy as np
@@ -158,30 +156,6 @@ def test_the_stream_goes_on_as_without_tfgc(mode):
             np.testing.assert_array_equal(ours.generator.state, other.generator.state)
 
 
-@pytest.mark.parametrize("mode", mostly("compiled"))
-def test_large_draws_keep_their_layer(mode):
-    model = fresh(model_with(Large))
-    tfgc.enable(model, layers=[model.layers[1]])
-    with pytest.warns(tfgc.NotReplayableWarning, match="RandomUniform.* too large to be stored"):
-        ours = train(model, noise(8, 4), [noise(8, 4, seed=2)], graph=mode == "graph")
-    # A layer that is kept runs op by op in an eager loop, where TensorFlow seeds its draws otherwise than in graphs.
-    plain = train(fresh(model_with(Large)), noise(8, 4), [noise(8, 4, seed=2)], graph=mode == "graph")
-    assert_equal(plain, ours, exact=mode == "eager")
-
-
-def test_models_with_such_layers_are_planned_and_proven():
-    """Drawn numbers do not keep a block; `verify` finds nothing that differs."""
-    model = fresh(model_with(DropPath))
-    plan = tfgc.plan(model, 8, strategy="uniform", segments=3)
-    assert [segment.mode for segment in plan.segments] == ["recompute", "recompute", "keep"]
-    x, y = noise(8, 4), noise(8, 4, seed=2)
-    verdict = tfgc.verify(model, plan, (x, y), loss="mse")
-    assert verdict
-    assert "other modes were left out" in str(verdict)
-    with pytest.raises(tfgc.OptionError, match="from state that only op-by-op steps can repeat"):
-        tfgc.verify(model, plan, (x, y), loss="mse", modes=("compiled", "graph"))
-
-
 @pytest.mark.parametrize("before", [0.0, 0.5])
 def test_a_layer_that_has_changed_draws_and_scales_as_it_does_now(before):
     """Before, it may not have drawn at all."""
@@ -289,44 +263,6 @@ def test_what_python_chooses_is_chosen_again(way, graph):
     assert after == our_after
 
 
-@pytest.mark.parametrize("copied", [False, True])
-def test_what_another_thread_draws_during_a_trace_is_not_drawn_again(copied):
-    """Workers that make batches draw from Python's and NumPy's streams, too."""
-    asked, drawn, traces = queue.Queue(), queue.Queue(), []
-
-    def work():
-        while asked.get():
-            drawn.put((random.random(), np.random.rand()))
-
-    class Traced(keras.layers.Dense):
-        def call(self, x):
-            if not traces:
-                asked.put(True)
-                traces.append(drawn.get())
-            traces.append(None)
-            return super().call(x)
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    try:
-        model = keras.Sequential([keras.Input((4,)), Traced(4), Traced(4), keras.layers.Dense(4)])
-        traces.clear()
-        if copied:
-            tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=1))
-        else:
-            tfgc.enable(model, layers=Traced)
-        traces.clear()
-        model(noise(8, 4), training=True)
-        asked.put(True)
-        assert drawn.get() != traces[0]
-        before = len(traces)
-        model(noise(8, 4), training=True)
-        assert len(traces) == before, "it was not compiled"
-    finally:
-        asked.put(False)
-        worker.join()
-
-
 def test_a_trace_that_fails_leaves_the_streams_of_python_where_they_were():
     """It is made again for what runs, and draws what a plain step draws."""
 
@@ -391,33 +327,6 @@ def test_copies_draw_the_numbers_of_the_plain_graph(selective):
     assert_equal(plain, train(model, x, y, graph=True), exact=False)
 
 
-@pytest.mark.parametrize("selective", [False, True])
-def test_what_draws_is_traced_once_and_draws_once(selective, monkeypatch):
-    traces = []
-    original = Dropping.call
-
-    def call(layer, x, training=None):
-        traces.append(layer)
-        return original(layer, x, training)
-
-    monkeypatch.setattr(Dropping, "call", call)
-    model = fresh(dropping)
-    tfgc.enable(model, by_layer(model, selective))
-    traces.clear()
-
-    @tf.function
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
-        return tape.gradient(loss, model.trainable_variables)
-
-    graph = step.get_concrete_function(noise(8, 64), noise(8, 4)).graph
-    assert len(traces) == 4  # Both runs of each layer are copies.
-    assert sorted(op.get_attr("seed2") for op in drawn_by(graph)) == [0, 1, 2, 3]
-    products = [op for op in graph.get_operations() if op.type == "MatMul" and op.name.startswith("replay")]
-    assert sum("gradient_tape" not in op.name for op in products) == (0 if selective else 4)
-
-
 @tf.custom_gradient
 def with_noisy_gradient(x):
     return 2.0 * x, lambda upstream: upstream * (1.0 + tf.random.uniform(tf.shape(x)[:1])[:, None])
@@ -448,23 +357,6 @@ def test_draws_in_gradients_and_by_seeds_are_those_of_the_plain_graph(layer):
     assert_equal(plain, train(model, x, y, graph=True, lr=1e-4), exact=False)
 
 
-def test_blocks_draw_apart_where_no_seed_was_ever_set(monkeypatch):
-    monkeypatch.setattr(context.context(), "_seed", None)
-    model = fresh(lambda: keras.Sequential([keras.Input((64,)), *(Dropping() for _ in range(2))]))
-    monkeypatch.setattr(context.context(), "_seed", None)
-    tfgc.enable(model, by_layer(model))
-
-    @tf.function
-    def drawn():
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model(noise(8, 64), training=True))
-        return tape.gradient(loss, model.trainable_variables)
-
-    graph = drawn.get_concrete_function().graph
-    assert [(op.get_attr("seed"), op.get_attr("seed2")) for op in drawn_by(graph)] == [(0, 0)] * 2
-    drawn()
-
-
 @tf.custom_gradient
 def with_gamma_in_gradient(x):
     return 2.0 * x, lambda upstream: upstream * tf.random.gamma(tf.shape(x)[:1], 2.0)[:, None]
@@ -473,22 +365,6 @@ def with_gamma_in_gradient(x):
 class GammaGradient(Dropping):
     def call(self, x, training=None):
         return with_gamma_in_gradient(x + tf.nn.gelu(x @ self.kernel))
-
-
-def test_what_a_gradient_draws_with_a_number_is_not_copied():
-    """All blocks had the number of the trace."""
-    model = fresh(functools.partial(dropping, GammaGradient))
-    tfgc.enable(model, by_layer(model))
-
-    @tf.function
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(x, training=True) ** 2)
-        return tape.gradient(loss, model.trainable_variables)
-
-    operations = step.get_concrete_function(noise(8, 64)).graph.get_operations()
-    numbers = [op.get_attr("seed2") for op in operations if op.type == "RandomGamma"]
-    assert sorted(numbers) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(("drawn", "is_stored"), [(100, True), (101, False)])

@@ -19,7 +19,7 @@ import tfgc
 from tfgc._core.ignored_warnings import ignored_warnings
 from tfgc._core.segments import Segment
 from tfgc._framework import fit_loop
-from tfgc._planning import first_batch, free_memory
+from tfgc._planning import free_memory
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._training import plan_report, planned_calls
 
@@ -164,7 +164,8 @@ def test_arrays_of_strings_are_looked_up(kind):
     expected = model(given, training=True)
     tfgc.enable(model, verbose=0)
     np.testing.assert_allclose(model(given, training=True), expected, rtol=1e-5)
-    assert model(tf.constant(given.astype("O")), training=True).shape == expected.shape
+    with tf.GradientTape():
+        assert model(tf.constant(given.astype("O")), training=True).shape == expected.shape
     (made,) = plans(model)
     assert made.unchanged is None
 
@@ -210,13 +211,12 @@ def test_a_batch_size_that_nothing_says_is_an_error_where_there_is_a_budget():
     windows = tf.data.Dataset.from_tensors((X, Y)).unbatch().window(4)
     data = windows.flat_map(lambda x, y: tf.data.Dataset.zip((x.batch(4), y.batch(4))))
     model = tfgc.enable(cnn(loss="mse"), budget="80%")
-    with pytest.raises(tfgc.OptionError, match=r"budget='80%'.*drop_remainder=True.*tfgc\.plan\(model, batch_size=n"):
+    with pytest.raises(tfgc.OptionError, match=r"budget='80%'.*drop_remainder=True.*tfgc\.plan\(model, example=batch"):
         model.fit(data, verbose=0, shuffle=False, steps_per_epoch=2)
     model = tfgc.enable(cnn(loss="mse"))
     model.fit(data, verbose=0, shuffle=False, steps_per_epoch=2)
     (made,) = plans(model)
     assert (made.batch_size, made.predicted_bytes) == (None, None)
-    assert len(made.plan.segments) > 1
 
 
 def test_batches_of_two_sizes_side_by_side_have_none():
@@ -281,24 +281,6 @@ def test_a_sequential_model_may_be_enabled_before_it_is_built():
         trained_for(model, X[:batch, :size, :size], "compiled")
     assert [made.sizes[0][0] for made in plans(model)] == [(16, 16, 3), (12, 12, 3)]
     assert all(made.predicted_bytes < made.plain_bytes for made in plans(model))
-
-
-def test_threads_that_call_at_the_same_time_plan_once(monkeypatch):
-    asked, plan_step = [], first_batch.plan_step
-
-    def counted(*arguments):
-        asked.append(threading.current_thread())
-        return plan_step(*arguments)
-
-    monkeypatch.setattr(first_batch, "plan_step", counted)
-    model = tfgc.enable(cnn(), strategy="sqrt")
-    threads = [threading.Thread(target=model, args=(X,), kwargs={"training": True}) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(asked) == len(plans(model)) == 1
-    assert asked[0] not in threads  # a clean thread of its own
 
 
 @pytest.mark.gate
@@ -375,12 +357,6 @@ def test_one_line_says_what_was_planned_and_verbose_0_says_nothing(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_line_says_that_planning_goes_on(capsys, monkeypatch):
-    monkeypatch.setattr(plan_report, "PATIENCE", 0.0)
-    trained_for(tfgc.enable(cnn()), X, "compiled")
-    assert capsys.readouterr().err.startswith("tfgc: planning 'cnn' ...\n")
-
-
 def test_a_line_does_not_say_that_nothing_is_recomputed_where_that_takes_no_work():
     for how, said in (("recompute", "0 % more work"), ("keep", "nothing recomputed")):
         plan = tfgc.Plan((Segment(("reshape",), how),), "optimal", ())
@@ -400,8 +376,8 @@ def one_layer():
 @pytest.mark.parametrize(
     ("build", "x", "why"),
     [
-        (heavy, noise(2, 8), "weights, their gradients and optimizer slots are"),
-        (one_layer, noise(4, 64, 64, 1), "needs .* by itself, activations and workspace"),
+        (heavy, noise(2, 8), "weights and optimizer slots are"),
+        (one_layer, noise(4, 64, 64, 1), "recomputing would save less than 5 %"),
     ],
 )
 def test_where_little_would_be_saved_nothing_is_changed_and_the_reason_is_given(build, x, why):
@@ -416,18 +392,6 @@ def test_where_little_would_be_saved_nothing_is_changed_and_the_reason_is_given(
         warnings.simplefilter("error")
         trained_for(model, x, "graph")  # once
         trained_for(tfgc.enable(build(), strategy="uniform"), x, "graph")  # asked for by name
-
-
-def test_a_warning_of_planning_points_at_the_call():
-    class Raw(keras.layers.Layer):
-        def call(self, x):
-            return x + tf.random.normal(tf.shape(x))
-
-    model = keras.Sequential([keras.Input((8,)), L.Dense(8), Raw(), L.Dense(8)])
-    tfgc.enable(model, strategy="uniform")
-    with pytest.warns(tfgc.NotReplayableWarning, match="cannot be run twice") as caught:
-        model(noise(4, 8), training=True)
-    assert {warning.filename for warning in caught} == {__file__}
 
 
 def test_planning_moves_no_state_of_the_caller():
@@ -449,7 +413,7 @@ def test_planning_moves_no_state_of_the_caller():
 
 def test_a_model_that_changes_is_planned_anew():
     model = keras.Sequential([keras.Input((16, 16, 3))] + [L.Conv2D(8, 3, activation="relu") for _ in range(4)])
-    tfgc.enable(model)
+    tfgc.enable(model, strategy="sqrt")
     trained_for(model, X[:4], "compiled")
     model.add(L.Conv2D(8, 3, activation="relu"))
     gradients = trained_for(model, X[:4], "compiled")
@@ -605,18 +569,6 @@ def test_inputs_that_differ_in_their_first_sizes_are_planned_by_calls(budget, mo
         return found
 
     np.testing.assert_allclose(losses(True), losses(False), rtol=1e-5)
-
-
-def test_what_plans_nodes_refuses_inputs_that_differ_in_their_first_sizes():
-    example = (ATOMS, BONDS, PAIRS)
-    plan = tfgc.plan(molecules(), example=example)
-    assert plan.calls
-    planned, plain = (tfgc.estimate(molecules(), plan=p, example=example).peak_bytes for p in (plan, None))
-    assert planned < plain
-    with pytest.raises(tfgc.OptionError, match=r"differ in their first sizes, .* leave strategy and its options out"):
-        tfgc.enable(molecules(), strategy="sqrt")(example, training=True)
-    with pytest.raises(tfgc.OptionError, match="strategy='sqrt' is for functional models"):
-        tfgc.plan(molecules(), strategy="sqrt", example=example)
 
 
 class SlowToTrace(keras.Model):

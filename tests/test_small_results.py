@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import assert_equal, check_enabled, fresh, in_turn, noise, plain_steps, train
-from replays import operations_of_step, second_order
+from replays import second_order
 
 import tfgc
 from tfgc._pure import taken_results
@@ -69,21 +69,6 @@ def test_steps_of_plans_with_results_of_the_first_run(nested, jit_compile):
     model = fresh(build)
     tfgc.enable(model, tfgc.plan(model, 4, strategy="optimal") if nested else tfgc.plan(model, 4, strategy="sqrt"))
     assert_equal(plain, train(model, X, Y, graph=True, jit_compile=jit_compile), exact=False)
-
-
-@pytest.mark.parametrize("name", STATISTICS)
-def test_reductions_run_once_and_all_else_as_before(name, monkeypatch):
-    def operations():
-        model = fresh(functools.partial(blocks, STATISTICS[name]))
-        return operations_of_step(model, X, tfgc.plan(model, strategy="uniform", segments=3))
-
-    ours = operations()
-    monkeypatch.setattr(taken_results, "small_results", lambda *_: [])
-    before = operations()
-    assert any(before[kind, "replay"] for kind in REDUCTIONS)
-    assert not any(ours[kind, "replay"] for kind in REDUCTIONS)
-    assert ours["Conv2D", "replay"] == before["Conv2D", "replay"]
-    assert ours["Tanh", "replay"] == before["Tanh", "replay"]
 
 
 def test_only_small_results_of_work_on_arguments_are_taken_over():

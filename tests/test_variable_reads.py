@@ -137,9 +137,9 @@ def test_a_segment_with_many_variables_is_recorded_as_one_operation(monkeypatch)
     assert few.count("tfgc_replay") == 1
 
 
-def test_a_tape_that_did_not_see_the_read_takes_the_values_for_constants(compiled):
+def test_a_tape_that_did_not_see_the_read_takes_the_values_for_constants():
     """As of an older loss whose gradients are part of a newer one, which watches the same weights."""
-    model, recomputed = segment(compiled)
+    model, recomputed = segment()
     x = tf.constant(np.random.default_rng(0).normal(size=(4, 3)), tf.float32)
     weights = [v.value for v in model.trainable_variables]
 
@@ -164,9 +164,9 @@ def test_a_tape_that_did_not_see_the_read_takes_the_values_for_constants(compile
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_a_tape_around_a_jacobian_knows_of_the_values(compiled):
+def test_a_tape_around_a_jacobian_knows_of_the_values():
     """It is made in a graph, which captures them."""
-    model, recomputed = segment(compiled)
+    model, recomputed = segment()
     x, weights = tf.ones((2, 3)), [v.value for v in model.trainable_variables]
 
     def second(call):
@@ -182,7 +182,7 @@ def test_a_tape_around_a_jacobian_knows_of_the_values(compiled):
 
 
 def test_two_passes_through_one_call_add_up_in_a_tape_around():
-    model, recomputed = segment(compiled=True)
+    model, recomputed = segment()
     x, weights = tf.ones((4, 3)), [v.value for v in model.trainable_variables]
 
     def second(call):

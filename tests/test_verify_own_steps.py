@@ -8,7 +8,6 @@ from equality import fresh, in_turn, noise, states
 from models import Subclassed
 
 import tfgc
-from tfgc._framework import private_api
 from tfgc._training import layer_calls
 
 L = keras.layers
@@ -190,20 +189,6 @@ class Drawing(keras.Model):
 
     def call(self, x):
         return self.head(self.block(x))
-
-
-def test_a_step_that_draws_by_tf_random_is_repeated_op_by_op():
-    model = fresh(Drawing)
-    model.compile("sgd", "mse")
-    tf.random.set_seed(5)
-    model(X)
-    verdict = tfgc.verify(model, None, batch(), layers=["block"], steps=2)
-    assert verdict, verdict
-    assert verdict.modes == ("eager",)
-    assert "tf.random" in str(verdict)
-    assert private_api.tensorflow_seed() == 5
-    with pytest.raises(tfgc.OptionError, match="modes='eager'"):
-        tfgc.verify(model, None, batch(), layers=["block"], modes="graph")
 
 
 @pytest.mark.parametrize("within", ["function", "loop"])

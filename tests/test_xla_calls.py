@@ -247,14 +247,6 @@ def test_layers_run_by_the_plan_of_the_call():
     assert sorted(bool(one.unchanged) for one in tfgc.status(model).plans) == [False, True]
 
 
-def test_what_a_plan_by_calls_saves_is_told_by_one_reading():
-    """Nodes and calls are read apart, and their plain steps differ: a plan that recomputed nothing "saved" 14 %."""
-    inputs = keras.Input((1, 256))
-    model = tfgc.enable(keras.Model(inputs, L.Dense(4)(Encoder(256, name="encoder")(inputs))), verbose=0)
-    with pytest.warns(tfgc.NothingSavedWarning, match="weights"):
-        model(noise(8, 1, 256), training=True)
-
-
 @pytest.mark.gate
 def test_a_selective_plan_stays_one_under_xla():
     model = fresh(lambda: Transformer(width=64))

@@ -79,30 +79,6 @@ def kept_between():
     return keras.Sequential([keras.Input((6,)), *(L.Dense(n, "tanh", name=f"dense_{n}") for n in sizes)])
 
 
-def test_what_an_outer_tape_records_has_no_zeros_in_place_of_none():
-    """A tape takes all that one operation makes for used."""
-    model = fresh(lambda: keras.Sequential([keras.Input((4,)), L.Dense(4), L.Dense(1)]))
-    tfgc.enable(model, Plan.from_pieces(keras_graph.read(model), [(0, 2, "recompute")], strategy="by hand"))
-    weights = [v.value for v in model.trainable_variables]
-    missing = []
-
-    @tf.function(jit_compile=True)
-    def step(x):
-        with tf.GradientTape() as outer:
-            outer.watch(x)
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                y = tf.reduce_sum(model(x, training=True))
-            first, *_ = inner.gradient(y, [x, *weights])
-            penalty = tf.reduce_sum(first**2)
-        found = outer.gradient(penalty, [x, *weights])
-        missing.append([gradient is None for gradient in found])
-        return [gradient for gradient in found if gradient is not None]
-
-    step(noise(3, 4))
-    assert missing == [[True, False, True, False, True]]
-
-
 def test_jacobians_under_xla():
     model = fresh(chain)
     x = tf.constant(noise(4, 8))

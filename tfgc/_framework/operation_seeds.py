@@ -5,10 +5,43 @@ would all draw the same.
 """
 
 import contextlib
+import weakref
 from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
 
 from tfgc._framework import versions
-from tfgc._framework.internals import context
+from tfgc._framework.internals import context, random_seed
+
+_numbers: Any = versions.attribute(random_seed, "_graph_to_seed_dict")
+# By the eager stream, which `tf.random.set_seed` makes anew: how many operations have a number.
+_counts: Any = weakref.WeakKeyDictionary()
+
+
+@contextlib.contextmanager
+def continued() -> Iterator[None]:
+    """Number what draws in the graph being built on from where the last one ended, as in one graph of all."""
+    if context.global_seed() is None:  # What draws gets a seed of its own, and there is no stream of them.
+        yield
+        return
+    graph, stream = tf.compat.v1.get_default_graph(), versions.attribute(context.context(), "_rng")
+    _numbers[graph] = _counts.get(stream, 0)
+    try:
+        yield
+    finally:
+        _counts[stream] = _numbers[graph]
+
+
+def count() -> int:
+    """How many operations have a number."""
+    return 0 if context.global_seed() is None else _counts.get(versions.attribute(context.context(), "_rng"), 0)
+
+
+def put_back(before: int) -> None:
+    """Number what is traced next as what was traced since there were so many."""
+    if context.global_seed() is not None:
+        _counts[versions.attribute(context.context(), "_rng")] = before
 
 
 @contextlib.contextmanager

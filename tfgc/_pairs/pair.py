@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfgc._framework import (
     graph_gradients,
+    operation_seeds,
     own_replica,
     private_api,
     tensor_attributes,
@@ -65,14 +66,20 @@ class Pair:
                 return Joint(fn, packing, specs, flows, xla, *others)
 
         xla = private_api.in_xla()
-        start = python_random.state()
-        joint = own_replica.in_own_thread(traced)
+        start, drawing = python_random.state(), operation_seeds.count()
+        try:
+            joint = own_replica.in_own_thread(traced)
+        except Exception:
+            python_random.rewind(start)
+            operation_seeds.put_back(drawing)
+            raise
         chooses = python_random.state() != start  # so that the next call may do another thing
         outer = list({id(t): t for t in joint.captured if is_differentiable(t) and may_flow(t)}.values())
         watched = _watched(joint)
         if outer or {*map(id, watched)} != {*map(id, joint.watched)}:
             if chooses:
                 python_random.rewind(start)
+            operation_seeds.put_back(drawing)
             joint = own_replica.in_own_thread(functools.partial(traced, outer, watched))
         self.joint, self.outer, self._name = joint, outer, name
         # What an attribute of a layer holds may be another tensor next time.

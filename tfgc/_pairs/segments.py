@@ -66,7 +66,8 @@ class Segments:
         self._early = {i for i in self._step.order if i not in self._late}
         read = {t for row in self._backward_rows(self._gradients) for t in self._takes(row)}
         stored = sorted(t for t in {*read, *self._gradients} if t[0] not in self._late | self._given)
-        self.stored = list(map(self._name, stored))
+        self._of_name = {self._name(t): t for t in stored}
+        self.stored = list(self._of_name)
         self._known: dict[tuple[int, ...], list[Function]] = {}
         self.gives_away = True
 
@@ -85,14 +86,14 @@ class Segments:
         step, reading = self._step, self._reading
         wanted = [*map(self._name, self._results), *kept]
         effects = [i for i in step.order if i in self._early and step.ops[i].is_stateful]
-        numbers = [*(t[0] for t in self._results), *(reading.trace.tensor(name)[0] for name in kept), *effects]
-        nodes = self._behind(numbers, self._given | self._late)
+        made = [*self._results, *(self._of_name.get(name) or reading.trace.tensor(name) for name in kept)]
+        nodes = self._behind([*(t[0] for t in made), *effects], self._given | self._late)
         given = reading.names[: reading.count]
         if not self._hosted:
             specs = {name: reading.spec(reading.trace.tensor(name)) for name in given}
             return reading.part(self._as_nodes(nodes), wanted, specs, stays=False)
         parts = [*rows.cut(sorted(nodes, key=step.at.__getitem__), lambda before, _: before in self._ends)]
-        functions = self._functions(parts, list(map(reading.trace.tensor, wanted)))
+        functions = self._functions(parts, made)
 
         def run(tensors: Sequence[tf.Tensor]) -> list[Any]:
             if private_api.in_xla():

@@ -89,6 +89,9 @@ def branches_differ(graph: Any) -> bool:
             if len({_entered(functions[name]) for name in names}) > 1:
                 return True
             waiting += [inner for name in names for inner in functions[name].node_def]
+        elif "Call" in node.op:  # in which TensorFlow wraps branches under a tape that may differentiate twice
+            wrapped = [name for name in functions_called(node) if "cflow_gradient_wrapper" in name]
+            waiting += [inner for name in wrapped for inner in functions[name].node_def]
     return False
 
 

@@ -36,8 +36,9 @@ from tfgc._training.whole_step import PART, WholeStep, why_unchanged
 # Plans that a model keeps, of those that were used last.
 _MOST_PLANS = 8
 _OPEN = (
-    "budget={!r}: the step is traced without a batch size, so its bytes are not known. Fix it in the data, with "
-    "dataset.batch(n, drop_remainder=True), or call the model on a batch once before"
+    "budget={0!r}: the step is traced with open sizes, so its bytes are not known. Fix them in the data, with "
+    "dataset.batch(n, drop_remainder=True) and by padding to one size, or plan ahead: "
+    "tfgc.enable(model, tfgc.plan(model, example=batch, budget={0!r}))"
 )
 
 
@@ -144,6 +145,8 @@ class PlannedCalls:
     def _note(self, planned: PlannedCall, signature: Signature) -> None:
         """Note by which plan a call runs, and say so where it is a new one."""
         planned.step = dataclasses.replace(planned.step, mode=signature.mode)
+        planned.weights = len(self._model.weights)
+        self._made.keep(lambda one: one.weights == planned.weights)
         self._latest, self._made[signature] = signature, planned
         if not planned.is_reported:
             planned.is_reported = True
@@ -153,15 +156,17 @@ class PlannedCalls:
         """The step that runs of the trace of a call, and what is said of it."""
         start, trace = time.perf_counter(), reading.trace
         sizes = [self._filled(tf.TensorShape(shape)) for shape in shapes]  # pyright: ignore[reportArgumentType]
-        taken = trace.function.graph.inputs[: reading.count]
+        taken, is_known = trace.function.graph.inputs[: reading.count], all(s.is_fully_defined() for s in sizes)
         if not all(t.shape.is_fully_defined() for t in taken):
-            if self.has_budget and not all(size.is_fully_defined() for size in sizes):
+            if self.has_budget and not is_known:
                 raise OptionError(_OPEN.format(self._request.budget))
             trace = trace.counting(function_trace.rows_of(sizes), sizes)
         plans = TracePlans(trace, self._request, sizes, False, budgets.fixed_bytes(self._model))
         step = PlannedStep(
-            plans.described(), "graph", plans.rows, plans.needed_bytes, plans.plain_bytes, plans.plan.overhead,
-            time.perf_counter() - start, why_unchanged(plans), shapes=tuple(shape or () for shape in shapes), is_asked_for=plans.is_asked_for,
+            plans.described(), "graph", plans.rows, plans.needed_bytes if is_known else None,
+            plans.plain_bytes if is_known else None, plans.plan.overhead, time.perf_counter() - start,
+            why_unchanged(plans),
+            shapes=tuple(shape or () for shape in shapes), is_asked_for=plans.is_asked_for,
         )  # fmt: skip
         return Planned(plans.plan.step, PlannedCall(step, plans))
 

@@ -28,6 +28,7 @@ class PlannedCall:
     runner: Runner | None = None
     by_calls: layer_calls.ByCalls | None = None
     is_reported: bool = False
+    weights: int = 0  # that the model had
 
 
 def planned(

@@ -86,7 +86,9 @@ class _Planned:
         self._program, self._plan = program, plan
         self._parts = list(_leaves(plan.segments))
         nodes = [name for part in self._parts for name in part]
-        _, _, self._release = segment_boundaries.boundary_tensors(program.graph, nodes)
+        _, _, release = segment_boundaries.boundary_tensors(program.graph, nodes)
+        kept = set(program.outputs)
+        self._release = {name: [ref for ref in refs if ref not in kept] for name, refs in release.items()}
         self._inputs = [Ref(t.name) for t in program.function.inputs]
         self._pairs = Pairs(self._nodes, program.model.name, Code(program.model), self._planned)
 

@@ -9,7 +9,7 @@ import collections
 import contextlib
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import keras
 import numpy as np
@@ -20,7 +20,7 @@ from tfgc._calls import names
 from tfgc._core.modes import MODES
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_int, did_you_mean
-from tfgc._framework import call_checks, keras_models, model_checks, private_api
+from tfgc._framework import call_checks, keras_models, model_checks
 from tfgc._tracing import example_sizes, keras_graph
 from tfgc._training import enable, layer_calls, layer_selectors
 from tfgc._training.layer_selectors import Selector
@@ -32,8 +32,11 @@ from tfgc._verify.verdicts import StepComparison, Steps, Verdict
 
 _BASELINE = {"eager": "eager", "compiled": "graph", "graph": "graph", "xla": "xla"}
 _PHASES = 4
-_DRAWS = "the step draws by tf.random, from state that only op-by-op steps can repeat (keras.random draws alike in all)"
-_OTHER = {"compiled": "eager", "graph": "eager", "xla": "graph"}
+_DRAWS = (
+    "the step draws by tf.random, from state that each trace has for itself, so no two steps can be compared: draw by "
+    "keras.random, which has seeds that verify puts back"
+)
+_OTHER = {"eager": "graph", "compiled": "eager", "graph": "eager", "xla": "graph"}
 
 
 def verify(
@@ -65,10 +68,9 @@ def verify(
             mean square of the outputs, and of the logits that Keras's crossentropies find behind them. A compiled model
             that defines its own `train_step` runs that, unless a loss is given: its optimizers' gradients are compared,
             and all that it returns and writes. In place of the optimizers' updates weights move along their gradients.
-        modes: Of "eager" (op by op), "compiled" (eager calls of compiled segments, as in custom
-            loops and `fit(run_eagerly=True)`), "graph" (the step in `tf.function`, as in `fit`) and
-            "xla" (as `fit` on GPUs). Default: the first three, and "xla" if the model was compiled
-            to use it; "eager" alone for a step that draws by `tf.random`.
+        modes: Of "eager" (a loop in Python, compared with plain steps op by op), "compiled" (the same,
+            compared with the plain step in `tf.function`), "graph" (the step in `tf.function`, as in `fit`)
+            and "xla" (as `fit` on GPUs). Default: the first three, and "xla" if the model was compiled to use it.
         steps: How many steps in a row; one alone would not show a random number that never changes.
 
     Returns:
@@ -97,7 +99,6 @@ def verify(
         True
     """
     model_checks.check_model(model)
-    asked = modes is not None
     if modes is None:
         jitted = getattr(model, "compiled", False) and model.jit_compile
         modes = MODES if jitted else MODES[:3]
@@ -118,11 +119,7 @@ def verify(
         step = OwnStep(model, data) if loss is None and has_own_step(model) else LossStep(model, data, loss)
         stack.callback(step.write, step.read())
         if step.draws:
-            stack.callback(tf.random.set_seed, cast(Any, private_api.tensorflow_seed()))  # None undoes it
-        if step.draws and modes != ("eager",):
-            if asked:
-                raise OptionError(f"modes={modes!r}: {_DRAWS}; give modes='eager'")
-            modes = ("eager",)
+            raise OptionError(_DRAWS)
         chosen = None if layers is None else layer_selectors.choose(model, layers)
         by_default = plan is None and layers is None
         if by_default:
@@ -148,16 +145,14 @@ def verify(
             comparison.compare(mode, baseline, planned, functools.partial(_others, step, mode, befores))
         with determinism.check_determinism(_parts(model, changed)) as (unrepeatable, kept):
             step.once(*data)
-    note = f"{_DRAWS}, so other modes were left out" if step.draws else ""
-    return comparison.verdict(modes, steps, step.loss, tuple(sorted(unrepeatable)), kept, note)
+    return comparison.verdict(modes, steps, step.loss, tuple(sorted(unrepeatable)), kept)
 
 
 def _others(step: Step, mode: str, befores: list[dict[str, Any]]) -> Iterator[Steps]:
     """Plain steps that differ by rounding alone: in another mode, and from values that are a few roundings off."""
     if mode in _OTHER:
         yield step.run(_OTHER[mode], len(befores), befores)[1]
-    # What draws by tf.random is replayed from a trace in eager steps, too, and has no other mode to compare with.
-    for phase in range(_PHASES if step.draws or mode in _OTHER else 0):
+    for phase in range(_PHASES if mode in _OTHER else 0):
         yield step.rounded(_BASELINE[mode], befores, phase)
 
 
