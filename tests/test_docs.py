@@ -18,11 +18,9 @@ import tensorflow as tf
 import tfgc
 from tfgc import _errors
 from tfgc._cli.group import cli
-from tfgc._costs import node_costs
 from tfgc._framework import layer_values, profiler
 from tfgc._measure import measured_budget
 from tfgc._planning import node_plans
-from tfgc._pure import random_draws
 from tfgc._training import planned_calls
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -61,9 +59,6 @@ def test_examples_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch)
 FIGURES = {
     "docs/training-loops.md": {"separate plans, up to eight;": planned_calls._MOST_PLANS == 8},
     "docs/limitations.md": {
-        "at most a sixteenth of it in a segment, a sixty-fourth in a layer": (
-            (random_draws.SHARE, node_costs._UNCOUNTED) == (1 / 16, 1 / 64)
-        ),
         "numbers change inside of a list or an array of up to 64": layer_values._MOST_NUMBERS == 64,
     },
     "docs/memory-budgets.md": {

@@ -42,8 +42,8 @@ def enable(
     The model object stays the same, with its weights, names, `summary`, `save`, `evaluate`, `predict` and callbacks.
     `model(x, training=True)`, and `model(x)` under a tape, run the plan; an explicit `training=False` runs the original
     code, but for layers that recompute one by one (`layers=`, plans by calls): under a tape they do so then, too.
-    Gradients, losses and states are those of the plain model. In eager loops each segment is compiled, which makes up
-    for some or all of the time that recomputing takes. Enabling again replaces the plan, and what was enabled of the
+    Gradients, losses and states are those of the plain model. In loops of your own, the model's call and its gradients
+    are traced together, and run as functions. Enabling again replaces the plan, and what was enabled of the
     model's parts. Layers may be frozen and unfrozen at any time. When a functional model changes (`Sequential.add`,
     `pop`), its next call is planned again; a plan that you gave is kept if it still fits.
 
@@ -51,17 +51,16 @@ def enable(
     functions are traced again.
 
     Args:
-        model: Any `keras.Model`. A Sequential or functional one is planned in segments, another by the calls of its
-            layers. It need not be built yet if no plan is given.
+        model: Any `keras.Model`. It need not be built yet if no plan is given.
         plan: A `tfgc.Plan` for it, made ahead by `tfgc.plan`. Default: planned at the first training call.
         budget: What a step may use: bytes, "4GB", "70%" or 0.7 of the plain step's peak, or "auto", as for
-            `tfgc.plan`. Default: no budget, the least peak. In an eager loop, plans by calls are held to it as if the
-            step were a `tf.function`, which needs less.
+            `tfgc.plan`. Default: no budget, the least peak. In loops of your own it is compared with what is simulated
+            of the model's call and its gradients; bytes leave 30 % for what an allocator adds.
         strategy: A strategy and, as further arguments, its options: `strategy="uniform", segments=4`. Default: the
             fastest plan within the budget; without one `optimal`. Where that saves less than 5 % of a step, nothing
-            is changed, and a `NothingSavedWarning` says why. In the graph of a `fit` the strategy cuts the operations
-            of the whole step, of any model, and in your own loops the layers of a functional one, as strategies that
-            name layers do everywhere.
+            is changed, and a `NothingSavedWarning` says why. It cuts the operations of any model's step, in
+            `fit` of the whole step, in your own loops of the model's call; "manual", "offload" and "hybrid" cut the
+            layers of a functional model.
         layers: Layers of the model to recompute, each as one segment, in place of a plan: one, or a list, of
             objects, names (every layer with that name), paths, patterns (`"encoder_*"`, for names; with a slash for
             paths), classes, and functions that take a layer and return whether to recompute it. A chosen layer stores
@@ -77,8 +76,8 @@ def enable(
         The model.
 
     Raises:
-        UnsupportedModelError: If the model has no weights; in the first training step, if its calls cannot be traced
-            symbolically.
+        UnsupportedModelError: If the model has no weights; with `layers` and a budget, in the first training step, if
+            its calls cannot be traced symbolically.
         PlanMismatchError: If the plan was made for another model; in a call, if the model has changed since.
         InfeasibleBudgetError: In the first training call, if nothing fits in the budget.
         OptionError: For unknown strategies and options; in the first training call, if there is a budget and the batch
@@ -87,6 +86,7 @@ def enable(
 
     Warns:
         NothingSavedWarning: In the first training call, if no plan saves 5 % of the step.
+        NotReplayableWarning: In the first training call, if the model cannot be traced, and is recomputed part by part.
         StaleTraceWarning: If a `tf.function` that you wrote has trained with the model: TensorFlow keeps using its
             trace.
         OutOfMemoryWarning: From `fit`, with `on_oom="replan"`, when a step is run again.
