@@ -55,7 +55,7 @@ def profile(step):
 def kind(run):
     if "gradient_tape" in run.name or "Backprop" in run.kind or run.kind.endswith("Grad"):
         return "gradients"
-    return "replay" if run.name.startswith("replay") else "first run"
+    return "replay" if run.name.startswith("again/") else "first run"
 
 
 def described(runs, seconds, cores):

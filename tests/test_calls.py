@@ -173,8 +173,7 @@ def test_a_model_may_return_more_than_tensors():
     tfgc.enable(model, verbose=0)
     with tf.GradientTape():
         np.testing.assert_allclose(model(X, training=True)["made"], plain(X, training=True)["made"], rtol=1e-6)
-    (made,) = tfgc.status(model).plans
-    assert made.plan.calls
+    assert len(tfgc.status(model).plans) == 1
 
 
 @pytest.mark.gate

@@ -214,7 +214,7 @@ def test_gradient_in_a_branch_of_what_was_computed_outside(name, kind):
     close(step(plain, X), step(ours, X))
 
 
-@pytest.mark.filterwarnings("ignore::tfgc.NotReplayableWarning")  # in eager code such branches run plainly
+@pytest.mark.filterwarnings("ignore::tfgc.NotReplayableWarning")  # in eager code branches that read other weights
 @pytest.mark.parametrize(
     ("name", "graph"),
     in_turn(["cond", "switch_case", "while_loop", "map_fn", "vectorized_map", "scan"], (True, False)),

@@ -658,4 +658,4 @@ def test_what_is_read_is_enabled_by_the_plan_file_and_trains_on(name, pair, tmp_
             results.append([history, variables, other.predict(X, verbose=0)])
         assert bool(replays) == bool(enabled)
     if reader.refused is None:
-        assert_same(*results, 0.0, name)
+        assert_same(*results, 1e-6, name)  # plain runs op by op

@@ -97,7 +97,7 @@ class Pair:
     @functools.cached_property
     def branches_differ(self) -> bool:
         """Whether branches of the function read different tensors."""
-        return obstacles.branches_differ(self.joint.function.graph)
+        return obstacles.branches_differ(self.joint.function.graph, bool(self.joint.watched))
 
     @functools.cached_property
     def directions(self) -> Directions:

@@ -73,10 +73,11 @@ def functions_called(node: Any) -> list[str]:
     return [f.name for value in node.attr.values() for f in (value.func, *value.list.func) if f.name]
 
 
-def branches_differ(graph: Any) -> bool:
+def branches_differ(graph: Any, reads_weights: bool = False) -> bool:
     """Whether gradients can flow through a tensor that enters some branches of a graph and not those beside them.
 
-    Branches in functions that it calls do not count: eager code has traces of these, too.
+    Branches in functions that it calls do not count: eager code has traces of these, too. Nor do those that TensorFlow
+    wraps in a function, under a tape that may differentiate twice, unless there are weights that the graph reads.
     """
     # What a branch that is not taken reads has no gradient in eager code, and zeros from a trace.
     definition = graph.as_graph_def()
@@ -89,7 +90,7 @@ def branches_differ(graph: Any) -> bool:
             if len({_entered(functions[name]) for name in names}) > 1:
                 return True
             waiting += [inner for name in names for inner in functions[name].node_def]
-        elif "Call" in node.op:  # in which TensorFlow wraps branches under a tape that may differentiate twice
+        elif reads_weights and "Call" in node.op:
             wrapped = [name for name in functions_called(node) if "cflow_gradient_wrapper" in name]
             waiting += [inner for name in wrapped for inner in functions[name].node_def]
     return False

@@ -36,8 +36,8 @@ from tfgc._training.whole_step import PART, WholeStep, why_unchanged
 # Plans that a model keeps, of those that were used last.
 _MOST_PLANS = 8
 _OPEN = (
-    "budget={0!r}: the step is traced with open sizes, so its bytes are not known. Fix them in the data, with "
-    "dataset.batch(n, drop_remainder=True) and by padding to one size, or plan ahead: "
+    "budget={0!r}: the step is traced without a batch size or with other open sizes, so its bytes are not known. Fix "
+    "them in the data, with dataset.batch(n, drop_remainder=True) and by padding to one size, or plan ahead: "
     "tfgc.enable(model, tfgc.plan(model, example=batch, budget={0!r}))"
 )
 

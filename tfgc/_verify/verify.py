@@ -9,7 +9,7 @@ import collections
 import contextlib
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -20,7 +20,7 @@ from tfgc._calls import names
 from tfgc._core.modes import MODES
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_int, did_you_mean
-from tfgc._framework import call_checks, keras_models, model_checks
+from tfgc._framework import call_checks, keras_models, model_checks, private_api
 from tfgc._tracing import example_sizes, keras_graph
 from tfgc._training import enable, layer_calls, layer_selectors
 from tfgc._training.layer_selectors import Selector
@@ -36,7 +36,10 @@ _DRAWS = (
     "the step draws by tf.random, from state that each trace has for itself, so no two steps can be compared: draw by "
     "keras.random, which has seeds that verify puts back"
 )
-_OTHER = {"eager": "graph", "compiled": "eager", "graph": "eager", "xla": "graph"}
+_OWN_DRAWS = (
+    "the step draws by tf.random, from state that only op-by-op steps can repeat (keras.random draws alike in all)"
+)
+_OTHER = {"compiled": "eager", "graph": "eager", "xla": "graph"}
 
 
 def verify(
@@ -99,6 +102,7 @@ def verify(
         True
     """
     model_checks.check_model(model)
+    asked = modes is not None
     if modes is None:
         jitted = getattr(model, "compiled", False) and model.jit_compile
         modes = MODES if jitted else MODES[:3]
@@ -118,8 +122,14 @@ def verify(
         stack.enter_context(layer_calls.restored_afterwards(model))
         step = OwnStep(model, data) if loss is None and has_own_step(model) else LossStep(model, data, loss)
         stack.callback(step.write, step.read())
-        if step.draws:
+        if step.draws and isinstance(step, LossStep):
             raise OptionError(_DRAWS)
+        if step.draws:
+            stack.callback(tf.random.set_seed, cast(Any, private_api.tensorflow_seed()))  # None undoes it
+        if step.draws and modes != ("eager",):
+            if asked:
+                raise OptionError(f"modes={modes!r}: {_OWN_DRAWS}; give modes='eager'")
+            modes = ("eager",)
         chosen = None if layers is None else layer_selectors.choose(model, layers)
         by_default = plan is None and layers is None
         if by_default:
@@ -145,7 +155,8 @@ def verify(
             comparison.compare(mode, baseline, planned, functools.partial(_others, step, mode, befores))
         with determinism.check_determinism(_parts(model, changed)) as (unrepeatable, kept):
             step.once(*data)
-    return comparison.verdict(modes, steps, step.loss, tuple(sorted(unrepeatable)), kept)
+    note = f"{_OWN_DRAWS}, so other modes were left out" if step.draws else ""
+    return comparison.verdict(modes, steps, step.loss, tuple(sorted(unrepeatable)), kept, note)
 
 
 def _others(step: Step, mode: str, befores: list[dict[str, Any]]) -> Iterator[Steps]:
