@@ -104,6 +104,14 @@ def test_what_has_no_batch_in_front_goes_whole_to_each_slice():
     plain = gradients(lambda *args: fn(*args, shift=table[0]), [table], *given)
     sliced = tfgc.recompute(fn, slices=3)
     same(gradients(lambda *args: sliced(*args, shift=table[0]), [table], *given), plain)
+    same(gradients(lambda *args: sliced(np.asarray(args[0]), *args[1:], shift=table[0]), [table], *given), plain)
+    specs = [tf.TensorSpec([None, 2], "int64"), tf.TensorSpec([3, 3]), tf.TensorSpec([])]
+    of_any_size = tf.function(
+        lambda *args: gradients(lambda *args: sliced(*args, shift=table[0]), [table], *args), input_signature=specs
+    )
+    same(of_any_size(*given), plain)
+    few = given[0][:2], *given[1:]
+    same(of_any_size(*few), gradients(lambda *args: fn(*args, shift=table[0]), [table], *few))
     with tf.GradientTape() as tape:
         made = tf.reduce_sum(sliced(*map(tf.convert_to_tensor, given), shift=0.0)["a"])
     assert isinstance(tape.gradient(made, table), tf.IndexedSlices)

@@ -144,7 +144,7 @@ class Pairs:
         self._warned = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        packing = Packing((args, kwargs))
+        packing = Packing(self._slices.as_tensors((args, kwargs)) if self._slices else (args, kwargs))
         tensors = packing.take_tensors()
         try:
             pair = self._pair(packing, tensors)

@@ -15,8 +15,9 @@ import tensorflow as tf
 from tfgc._framework import private_api, slice_rows
 from tfgc._replay import fence
 
-# How what slices make becomes one: rows one behind the other, in a buffer or not, a sum, or the same in all slices.
-ROWS, LISTED, SUM, SAME = "rows", "listed", "sum", "same"
+# How what slices make becomes one: rows of samples one behind the other, in a buffer or not, all that they make one
+# behind the other, a sum, or the same in all slices.
+ROWS, LISTED, ALL, SUM, SAME = "rows", "listed", "all", "sum", "same"
 
 
 def places(tensors: Sequence[tf.Tensor], slices: int) -> list["Place"]:
@@ -76,7 +77,7 @@ def in_order(
             kinds = [LISTED if kind == ROWS and not written else kind for kind, written in zip(kinds, is_written)]
         made = [_joined(*each, place) for each in zip(kinds, made or found, found)]
         del found
-    return [tf.concat(m, 0) if kind == LISTED else m for kind, m in zip(kinds, made)]
+    return [tf.concat(m, 0) if kind in (LISTED, ALL) else m for kind, m in zip(kinds, made)]
 
 
 def _joined(kind: str, made: Any, tensor: tf.Tensor, place: Place) -> Any:
@@ -85,8 +86,8 @@ def _joined(kind: str, made: Any, tensor: tf.Tensor, place: Place) -> Any:
     if kind == ROWS:
         rows = place.counted(tensor)
         return slice_rows.with_room(rows, place.behind) if is_first else slice_rows.write(made, place.start, rows)
-    if kind == LISTED:
-        return [*([] if is_first else made), place.counted(tensor)]
+    if kind in (LISTED, ALL):
+        return [*([] if is_first else made), place.counted(tensor) if kind == LISTED else tensor]
     return made + tensor if kind == SUM and not is_first else made
 
 
