@@ -5,20 +5,19 @@ is not known), for layers that are not Keras's own and for losses that a call ad
 slices, and both must give the same results, losses and gradients (`noise_runs`).
 """
 
-import dataclasses
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfgc._core.graph import Graph, Node, Ref
+from tfgc._core.graph import Node, Ref
 from tfgc._core.ignored_warnings import ignored_warnings
-from tfgc._costs import batch_coupling, node_costs, sample_noise
+from tfgc._costs import batch_coupling, sample_noise
 from tfgc._costs.noise_runs import NoiseRuns
 from tfgc._costs.sample_noise import SAMPLES
 from tfgc._error_texts import one_line
-from tfgc._framework import graph_building, keras_models, private_api, tensor_attributes
+from tfgc._framework import graph_building, keras_models, tensor_attributes
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import drawn_rows, functional, inner_functions, obstacles, random_draws
 from tfgc._tracing.keras_graph import Program
@@ -28,13 +27,12 @@ UPDATES = "updates its variable"
 
 
 def read(
-    program: Program, given: Mapping[Ref, Any], names: Sequence[str] | None = None, exactly: bool = False
+    program: Program, given: Mapping[Ref, Any], names: Sequence[str] | None = None
 ) -> tuple[dict[str, str | None], dict[Ref, tf.TensorSpec]]:
     """Why nodes of a model, by name, give something else on slices of a batch, or None; and what they make of samples.
 
     It ends at a node that cannot be traced. How many samples the tensors, or specs, that the nodes read from outside
-    have does not matter. If `exactly`, nodes are to draw the random numbers of the whole batch (`drawn_rows`), and to
-    add no losses; else other numbers as random will do, and losses that are means over the samples.
+    have does not matter.
     """
     found: dict[str, str | None] = {}
     nodes = [program.graph.nodes[program.graph.position[name]] for name in names or program.graph.position]
@@ -55,28 +53,8 @@ def read(
             except Exception as error:  # The layer is the user's code; a stateful one takes no other batches.
                 found[node.name] = f"cannot be traced for {SAMPLES} samples ({one_line(error)})"
                 break
-            found[node.name] = _obstacle(program, node, table, graph.get_operations()[start:], scope, exactly)
+            found[node.name] = _obstacle(program, node, table, graph.get_operations()[start:], scope)
     return found, {ref: tf.TensorSpec(t.shape, t.dtype) for ref, t in table.items() if isinstance(t, tf.Tensor)}
-
-
-def checked_for_slices(program: Program, graph: Graph) -> Graph:
-    """The annotated graph of a model, in which nodes are sliceable only if they are so for other numbers of samples.
-
-    Operations that were traced for one number do not show what a layer that is not Keras's own reads of the batch, such
-    as its size, or whether an operation of Keras was given that (`ops.reshape(x, (8, 2, 4))`).
-    """
-    nodes: list[Node] = []
-    known: dict[Hashable, bool] = {}
-    for node, cost in zip(graph.nodes, graph.costs):
-        operation, call = program.call_of(node.name)[0], node_costs.call_key(program, node)
-        own_layer = isinstance(operation, keras.Layer) and keras_models.is_keras_own(operation)
-        if cost.sliceable and not own_layer:
-            if call is None or call not in known:
-                given = {ref: tf.TensorSpec(graph.specs[ref].shape, graph.specs[ref].dtype) for ref in node.inputs}
-                known[call] = read(program, given, [node.name], exactly=True)[0][node.name] is None
-            cost = dataclasses.replace(cost, sliceable=known[call])
-        nodes.append(dataclasses.replace(node, cost=cost))
-    return dataclasses.replace(graph, nodes=tuple(nodes))
 
 
 def _obstacle(
@@ -85,7 +63,6 @@ def _obstacle(
     table: Mapping[Ref, Any],
     operations: Sequence[tf.Operation],
     scope: functional.Scope,
-    exactly: bool,
 ) -> str | None:
     """Why the call of a node on symbolic tensors, some of which may carry masks, gives something else on slices."""
     operation = program.call_of(node.name)[0]
@@ -99,10 +76,6 @@ def _obstacle(
     written = next((op.name for op in operations if obstacles.writes(op)), None)
     if written is not None:
         return f"has an operation, {written!r}, that may change something with each batch"
-    if exactly:
-        reason = "adds a loss" if scope.losses else drawn_rows.obstacle(operations, SAMPLES, private_api.in_xla())
-        if reason is not None:
-            return reason
     given = [ref for ref in dict.fromkeys(node.inputs) if table[ref] is not None]
     masks = {ref: tensor_attributes.mask_of(table[ref]) for ref in given}
     masked = [ref for ref in given if masks[ref] is not None]
