@@ -1,15 +1,17 @@
-"""Losses over the whole batch: a batch eight times as large in the memory of the plain step, by slices of segments.
+"""Losses over the whole batch: a batch eight times as large in the memory of the plain step, by slices of the towers.
 
 A SimCLR-like model (one encoder, two views of each image, each to be found among all) and a CLIP-like one (a tower for
-images and one for texts). Gradient accumulation would compare each sample with those of its slice.
+images and one for texts), without Dropout. Gradient accumulation would compare each sample with those of its slice.
+Here each tower runs in `tfgc.recompute(tower, slices=8)`, and the loss sees the whole batch.
 
-One process a case: the plain step of a batch, that of eight times the batch, and that by a plan with slices. Peaks are
-those of TensorFlow's allocator above what is there between steps, the most of two steps after one to warm up. The
-process of the slices then also computes the plain gradients of its batch. Times are not measured.
+One process a case: the plain step of a batch, that of eight times the batch, and that with slices, each in an eager
+loop and in a `tf.function`. Peaks are those of TensorFlow's allocator above what is there between steps, the most of
+two steps after one to warm up. Times, the least of both, are saved, and not shown: other programs may run beside. The
+process of the slices then also computes the plain gradients.
 
-    python scripts/contrastive.py                  # all cases
-    python scripts/contrastive.py clip-slices      # this one
-    python scripts/contrastive.py --table          # print the saved results
+    python scripts/contrastive.py                        # all cases
+    python scripts/contrastive.py clip-slices-graph      # this one
+    python scripts/contrastive.py --table                # print the saved results
 
 Results are saved in scripts/results/contrastive.json.
 """
@@ -18,7 +20,8 @@ import saved_cases
 
 BATCHES = {"simclr": 8, "clip": 16}
 WAYS = {"plain": (1, False), "large": (8, False), "slices": (8, True)}
-CASES = [f"{name}-{way}" for name in BATCHES for way in WAYS]
+MODES = {"eager": "eager loop", "graph": "`tf.function`"}
+CASES = [f"{name}-{way}-{mode}" for name in BATCHES for mode in MODES for way in WAYS]
 SLICES = 8
 STEPS = 2
 RESULTS = saved_cases.RESULTS / "contrastive.json"
@@ -27,16 +30,15 @@ HEAD = f"| model, batch | plain step | plain step, batch times 8 | the same, `sl
 
 def table(saved):
     """The saved results in Markdown."""
-    whole = [name for name in BATCHES if all(f"{name}-{way}" in saved for way in WAYS)]
-    return "\n".join([HEAD, "| --- | --- | --- | --- | --- |", *(line(name, saved) for name in whole)])
+    whole = [(n, m) for n in BATCHES for m in MODES if all(f"{n}-{way}-{m}" in saved for way in WAYS)]
+    return "\n".join([HEAD, "| --- | --- | --- | --- | --- |", *(line(*each, saved) for each in whole)])
 
 
-def line(name, saved):
+def line(name, mode, saved):
     """A row of the table."""
-    plain, large, slices = (saved[f"{name}-{way}"] for way in WAYS)
-    cells = [f"peak {case['peak'] / 1e6:.0f} MB, predicted {case['predicted'] / 1e6:.0f}" for case in (plain, large)]
-    cells.append(f"{slices['peak'] / 1e6:.0f} MB, predicted {slices['predicted'] / 1e6:.0f}")
-    return f"| {name}, {BATCHES[name]} | {' | '.join(cells)} | {slices['difference']:.0e} |"
+    cases = [saved[f"{name}-{way}-{mode}"] for way in WAYS]
+    cells = [f"{case['peak'] / 1e6:.0f} MB" for case in cases]
+    return f"| {name}, {BATCHES[name]}, {MODES[mode]} | {' | '.join(cells)} | {cases[-1]['difference']:.0e} |"
 
 
 def row(name, case):
@@ -45,43 +47,35 @@ def row(name, case):
 
 
 def measure(case):
-    """The peak of a step and its prediction; with slices, how far its gradients are from the plain ones."""
+    """The peak and the time of a step; with slices, how far its gradients are from the plain ones."""
     import tensorflow as tf
 
     import tfgc
 
-    name, way = case.split("-")
+    name, way, mode = case.split("-")
     times, sliced = WAYS[way]
-    batch = times * BATCHES[name]
-    model, loss, x = built(name, batch)
-    options = {"strategy": "optimal", "slices": SLICES} if sliced else {"strategy": "keep_all"}
-    plan = tfgc.plan(model, batch, loss=loss, **options)
-    predicted = tfgc.estimate(model, batch, plan, optimizer="sgd", loss=loss)
-    step, y = tfgc.train_step(model, loss, "sgd", plan=plan), tf.zeros((batch, 1))
-    peaks = [saved_cases.timed(step, x, y)[1] for _ in range(1 + STEPS)]
-    found = {"peak": max(peaks[1:]), "predicted": predicted.needed_bytes - predicted.fixed_bytes}
+    towers, loss, inputs = built(name, times * BATCHES[name])
+    weights = [v.value for tower in towers for v in tower.trainable_variables]
+
+    def gradients_by(towers):
+        def gradients(*inputs):
+            with tf.GradientTape() as tape:
+                value = loss(*(tower(x, training=False) for tower, x in zip(towers, inputs)))
+            return [tf.convert_to_tensor(g) for g in tape.gradient(value, weights)]
+
+        return tf.function(gradients) if mode == "graph" else gradients
+
+    def step(gradients):
+        for weight, gradient in zip(weights, gradients(*inputs)):
+            weight.assign_sub(1e-3 * gradient)
+
+    plain = gradients_by(towers)
+    ours = gradients_by([tfgc.recompute(tower, slices=SLICES) for tower in towers]) if sliced else plain
+    runs = [saved_cases.timed(step, ours) for _ in range(1 + STEPS)][1:]
+    found = {"peak": max(peak for _, peak in runs), "seconds": min(seconds for seconds, _ in runs)}
     if sliced:
-        found["difference"] = difference(gradients(name, batch), gradients(name, batch, plan))
+        found["difference"] = difference(plain(*inputs), ours(*inputs))
     return found
-
-
-def gradients(name, batch, plan=None):
-    """Of the weights, at the first step."""
-    import tensorflow as tf
-
-    import tfgc
-
-    model, loss, x = built(name, batch)
-    if plan is not None:
-        tfgc.enable(model, plan)
-
-    @tf.function
-    def step(x):
-        with tf.GradientTape() as tape:
-            value = loss(None, model(x, training=True))
-        return [tf.convert_to_tensor(g) for g in tape.gradient(value, [v.value for v in model.trainable_variables])]
-
-    return step(x)
 
 
 def difference(first, second):
@@ -94,7 +88,7 @@ def difference(first, second):
 
 
 def built(name, batch):
-    """A model of one output, its loss, and a batch."""
+    """Towers, a loss of what they make, and a batch for each."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -103,24 +97,24 @@ def built(name, batch):
     from tfgc.zoo.gpt import gpt
     from tfgc.zoo.vit import vit
 
-    keras.backend.clear_session()  # So that the layers of a second model have the same names.
     keras.utils.set_random_seed(0)
     draw, layers = np.random.default_rng(0), keras.layers
+
+    def tower(model, made):
+        return keras.Model(model.input, layers.UnitNormalization()(layers.Dense(64)(made)))
+
     if name == "simclr":
         encoder = zoo.build("big_cnn", 64)
-        made = layers.Dense(64)(layers.Dropout(0.1)(encoder.layers[-2].output))
         views = draw.normal(size=(batch, *encoder.input_shape[1:]))  # The second ones in the second half.
-        return keras.Model(encoder.input, layers.UnitNormalization()(made)), of_views, tf.constant(views, "float32")
+        return [tower(encoder, encoder.layers[-2].output)], of_views, [tf.constant(views, "float32")]
     images, texts = vit(4, 192, 64, 8), gpt(4, 192, 32, 4096)
-    seen = layers.UnitNormalization()(layers.Dense(64)(images.layers[-2].output))
-    read = layers.GlobalAveragePooling1D()(texts.layers[-1].output)
-    read = layers.UnitNormalization()(layers.Dense(64)(read))
+    towers = [tower(images, images.layers[-2].output)]
+    towers.append(tower(texts, layers.GlobalAveragePooling1D()(texts.layers[-1].output)))
     x = draw.normal(size=(batch, 64, 64, 3)), draw.integers(0, 4096, (batch, 32))
-    model = keras.Model([images.input, texts.input], layers.Concatenate()([seen, read]))
-    return model, of_pairs, (tf.constant(x[0], "float32"), tf.constant(x[1], "int32"))
+    return towers, of_pairs, [tf.constant(x[0], "float32"), tf.constant(x[1], "int32")]
 
 
-def of_views(_, made):
+def of_views(made):
     """Each view is to find the other one of its image."""
     from keras import ops
 
@@ -129,12 +123,11 @@ def of_views(_, made):
     return ops.mean(ops.sparse_categorical_crossentropy((ops.arange(n) + n // 2) % n, scores, from_logits=True))
 
 
-def of_pairs(_, made):
+def of_pairs(seen, read):
     """Each image is to find its text, and each text its image."""
     from keras import ops
 
-    seen, read = ops.split(made, 2, axis=-1)
-    scores, own = 10 * ops.matmul(seen, ops.transpose(read)), ops.arange(ops.shape(made)[0])
+    scores, own = 10 * ops.matmul(seen, ops.transpose(read)), ops.arange(ops.shape(seen)[0])
     ways = [ops.sparse_categorical_crossentropy(own, s, from_logits=True) for s in (scores, ops.transpose(scores))]
     return ops.mean(ways[0] + ways[1]) / 2
 

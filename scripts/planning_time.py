@@ -30,7 +30,7 @@ HOST = (
     ("efficientnetb0", 8, "offload", "host_budget=1GB"),
     ("mobilenetv2", 8, "offload", "host_budget=30MB"),
     ("transformer_encoder", 8, "hybrid", "host_budget=30MB"),
-    ("transformer_encoder", 8, "hybrid", "host_budget=30MB", "slices=4"),
+    ("transformer_encoder", 8, "hybrid", "host_budget=30MB"),
 )
 SHARES = (0.25, 0.3, 0.35, 0.4, 0.5)
 SIZES = (500, 1000, 2000, 5000)
@@ -111,8 +111,6 @@ def host(name, batch, strategy, *words):
 
     graph = node_costs.annotate(keras_graph.Program(zoo.build(name), int(batch)))
     options = dict(word.split("=") for word in words)
-    if "slices" in options:
-        options["slices"] = int(options["slices"])
     if strategy == "hybrid":
         options["budget"] = strategies.apply("keep_all", graph).outlook.peak_bytes // 2
     start = time.process_time()

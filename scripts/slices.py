@@ -1,12 +1,9 @@
-"""Compare training in slices of the batch with the plain step, and with Keras's gradient accumulation.
+"""Measure the early layers of CNNs in `tfgc.recompute(layers, slices=8)`, beside the plain step.
 
-Plain steps, in a graph and op by op, steps by the plan of `optimal` with `slices=8`, and Keras's optimizer with
-`gradient_accumulation_steps=8` on a batch that is cut by hand. `slices_memory.py` has one process a case, and
-predictions.
-
-One process a network, in which the steps run in turn; each round gives one ratio of time to the plain step, and the
-medians of these count. Peaks are those of TensorFlow's allocator above what is there between steps; what each way keeps
-between steps beyond the plain one is shown beside them.
+The layers before the first `Flatten` are the early ones. Steps are eager loops with a `GradientTape`, and the same in a
+`tf.function`. One process a network, in which the steps run in turn; each round gives one ratio of time to the plain
+step of the same kind, and the medians of these count. Peaks are those of TensorFlow's allocator above what is there
+between steps. The first step, which compares slices with the whole batch, does not count in them, and is shown.
 
     python scripts/slices.py                  # all networks
     python scripts/slices.py sample_cnn       # this one
@@ -15,130 +12,76 @@ between steps beyond the plain one is shown beside them.
 Results are saved in scripts/results/slices.json.
 """
 
-import gc
-
 import saved_cases
 
-WAYS = ("plain", "eager", "segments", "keras")
-NETWORKS = {"sample_cnn": (16, 128), "big_cnn": (16, 128), "vgg16": (16, 224)}
+WAYS, MODES = ("plain", "slices"), {"eager": "eager loop", "graph": "`tf.function`"}
+NETWORKS = {"sample_cnn": (16, 224)}
 SLICES = 8
-ROUNDS, WARM_UP = 5, 1
+ROUNDS, WARM_UP = 3, 0
 RESULTS = saved_cases.RESULTS / "slices.json"
-HEAD = (
-    f"| network, batch | plain step | plain, op by op | a plan with `slices={SLICES}` | "
-    f"Keras, `gradient_accumulation_steps={SLICES}` |"
-)
+HEAD = f"| network, batch | plain step | `recompute(early, slices={SLICES})` | its first step |"
 
 
 def table(saved):
     """The saved results in Markdown."""
     rows = (row(name, saved[name]) for name in NETWORKS if name in saved)
-    return "\n".join([HEAD, "|" + " --- |" * (len(WAYS) + 1), *rows])
+    return "\n".join([HEAD, "| --- | --- | --- | --- |", *rows])
 
 
 def row(name, case):
-    plain, cells = case["plain"], []
-    for way in WAYS[1:]:
-        found = case.get(way)
-        if found is None:
-            cells.append("not measured")
-            continue
-        kept = (found["held"] - plain["held"]) / 1e6
-        more = f", {kept:.0f} MB kept between steps" if kept >= 1 else ""
-        cells.append(f"peak {found['peak'] / plain['peak']:.0%}, time x {found['ratio']:.2f}{more}")
-    start = f"| {name}, {NETWORKS[name][0]} | {plain['peak'] / 1e6:.0f} MB, {plain['seconds']:.2f} s |"
-    return f"{start} {' | '.join(cells)} |"
+    """A line for each mode."""
+    lines = []
+    for mode, words in MODES.items():
+        plain, *others = (case[f"{way} {mode}"] for way in WAYS)
+        cells = [f"peak {o['peak'] / plain['peak']:.0%}, time x {o['ratio']:.2f}" for o in others]
+        first = others[-1]["first"]
+        cells.append(f"peak {first['peak'] / plain['peak']:.0%}, {first['seconds']:.0f} s")
+        start = f"| {name}, {NETWORKS[name][0]}, {words} | {plain['peak'] / 1e6:.0f} MB, {plain['seconds']:.2f} s |"
+        lines.append(f"{start} {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def measure(name):
-    """For each way to train: seconds and ratio to plain, the peak of a step, and the bytes kept between steps."""
-    import tensorflow as tf
-
-    steps, held, last = {}, {}, tf.config.experimental.get_memory_info("CPU:0")["current"]
-    for way in WAYS:
-        steps[way] = step_of(name, way)
-        steps[way]()
-        gc.collect()
-        now = tf.config.experimental.get_memory_info("CPU:0")["current"]
-        held[way], last = now - last, now
-    figures = saved_cases.in_turn(steps, ROUNDS, WARM_UP)
-    return {
-        way: {**{what: found[what] for what in ("seconds", "ratio", "peak")}, "held": held[way]}
-        for way, found in figures.items()
-    }
+    """For each way and mode: seconds, ratio to the plain step of that mode, peak; the same of the first step."""
+    made = {}
+    for mode in MODES:
+        steps = {f"{way} {mode}": step_of(name, way, mode) for way in WAYS}
+        first = {each: saved_cases.timed(step) for each, step in steps.items()}
+        for each, found in saved_cases.in_turn(steps, ROUNDS, WARM_UP).items():
+            seconds, peak = first[each]
+            kept = {what: found[what] for what in ("seconds", "ratio", "peak")}
+            made[each] = {**kept, "first": {"seconds": seconds, "peak": peak}}
+    return made
 
 
-def built(name):
-    """A network, a loss, and a batch for them."""
+def step_of(name, way, mode):
+    """A function that trains a network for a step."""
     import keras
     import numpy as np
+    import tensorflow as tf
 
-    import tfgc.zoo
+    import tfgc
 
     keras.utils.set_random_seed(0)
     batch, size = NETWORKS[name]
     model = tfgc.zoo.build(name, size)
-    draw = np.random.default_rng(0)
-    x = draw.normal(size=(batch, *model.input_shape[1:])).astype("float32")
-    y = draw.integers(0, model.output_shape[-1], batch)
-    last = model.layers[-1]
-    from_logits = getattr(last, "activation", None) is not keras.activations.softmax
-    return model, keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits), x, y
-
-
-def step_of(name, way):
-    """A function that trains a network in one of the ways for a step."""
-    if way == "keras":
-        return accumulated(name)
-    if way == "eager":
-        return op_by_op(name)
-    import tensorflow as tf
-
-    import tfgc
-
-    model, loss, x, y = built(name)
-    plan = plan_of(model, len(x), way)
-    step = tfgc.train_step(model, loss, "sgd", plan=plan)
-    x, y = tf.constant(x), tf.constant(y)
-    return lambda: float(step(x, y)["loss"])
-
-
-def plan_of(model, batch, way):
-    """The plan of a way to train."""
-    import tfgc
-
-    if way == "plain":
-        return tfgc.plan(model, batch, strategy="keep_all")
-    return tfgc.plan(model, batch, strategy="optimal", slices=SLICES)
-
-
-def op_by_op(name):
-    import keras
-    import tensorflow as tf
-
-    model, loss, x, y = built(name)
-    optimizer = keras.optimizers.SGD(0.01)
+    end = next(i for i, layer in enumerate(model.layers) if isinstance(layer, keras.layers.Flatten))
+    early, late = keras.Sequential(model.layers[:end]), keras.Sequential(model.layers[end:])
+    run = tfgc.recompute(early, slices=SLICES) if way == "slices" else early
+    optimizer = keras.optimizers.SGD(1e-3)
     optimizer.build(model.trainable_variables)
-    x, y = tf.constant(x), tf.constant(y)
+    draw = np.random.default_rng(0)
+    x = tf.constant(draw.normal(size=(batch, *model.input_shape[1:])), "float32")
+    y = tf.constant(draw.integers(0, model.output_shape[-1], batch))
 
-    def step():
+    def step(x, y):
         with tf.GradientTape() as tape:
-            value = loss(y, model(x, training=True))
-        optimizer.apply(tape.gradient(value, model.trainable_variables))
-        return float(value)
+            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, late(run(x))))
+        optimizer.apply(tape.gradient(loss, model.trainable_variables))
+        return loss
 
-    return step
-
-
-def accumulated(name):
-    import keras
-    import tensorflow as tf
-
-    model, loss, x, y = built(name)
-    optimizer = keras.optimizers.SGD(0.01, gradient_accumulation_steps=SLICES)
-    model.compile(optimizer, loss, jit_compile=False)
-    parts = list(zip(tf.split(tf.constant(x), SLICES), tf.split(tf.constant(y), SLICES)))
-    return lambda: [float(model.train_on_batch(*part)) for part in parts]
+    taken = tf.function(step) if mode == "graph" else step
+    return lambda: float(taken(x, y))
 
 
 if __name__ == "__main__":

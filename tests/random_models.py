@@ -5,7 +5,6 @@
 """
 
 import contextlib
-import itertools
 import random
 import re
 
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 import tfgc
 from tfgc import Plan, strategies
 from tfgc._framework import graph_optimizer
-from tfgc._planning import annotated
 from tfgc._tracing import keras_graph
 
 L = keras.layers
@@ -342,7 +340,7 @@ class Writer:
         return losses
 
 
-WAYS = ("random cuts",) * 4 + ("strategy",) * 4 + ("slices",) * 2 + ("layers", "recompute", "first call", "whole")
+WAYS = ("random cuts",) * 4 + ("strategy",) * 4 + ("layers", "recompute", "first call", "whole")
 
 
 @st.composite
@@ -412,7 +410,7 @@ def _check(build, whole, batch, losses, mode, plain_mode, way, seed):
     found = train(ours, x, y, call=call, **_of_mode(mode), **settings)
     half = any(layer.compute_dtype == "float16" for layer in ours._flatten_layers())
     judge = {"policy": "mixed_float16" if half else "float32", "trained": False}
-    if mode == "eager" and way != "slices":
+    if mode == "eager":
         try:
             assert_equal(plain, found, exact=True, **judge)
             return
@@ -490,8 +488,6 @@ def _switched(model, way, batch, mode, rng, x):
         return tfgc.enable(model, layers=rng.sample(layers, rng.randint(1, len(layers))), **options)
     if way == "first call":
         return tfgc.enable(model, strategy=rng.choice(["uniform", "optimal", "sqrt"]), **options)
-    if way == "slices":
-        return tfgc.enable(model, _sliced(model, batch, rng, mode == "xla"), **options)
     if way == "random cuts":
         program = keras_graph.Program(model)
         nodes = program.graph.nodes
@@ -516,16 +512,6 @@ def _planned(model, strategy, batch, rng):
         return tfgc.plan(model, batch, strategy=strategy, **options)
     except tfgc.InfeasibleBudgetError as error:
         return tfgc.plan(model, batch, strategy=strategy, budget=error.least)
-
-
-def _sliced(model, batch, rng, xla):
-    """A plan at random, some of whose segments run in slices."""
-    graph = annotated.graph_of(model, batch, None, None, whole_step=True, xla=xla)
-    alike = [graph.cost(node).sliceable for node in graph.nodes]
-    cuts = {i for i in range(1, len(alike)) if alike[i] != alike[i - 1] or rng.random() < 0.2}
-    bounds = [0, *sorted(cuts), len(alike)]
-    pieces = [(a, b, rng.randint(2, 4) if alike[a] else "recompute") for a, b in itertools.pairwise(bounds)]
-    return Plan.from_pieces(graph, pieces, strategy="random")
 
 
 def _makes_probabilities(operation):

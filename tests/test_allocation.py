@@ -9,7 +9,7 @@ import pytest
 from tfgc import Graph
 from tfgc._core.graph import Cost, Node, Ref, Spec
 from tfgc._core.plan import Plan
-from tfgc._simulate import allocation, chunk_peaks
+from tfgc._simulate import allocation
 from tfgc._simulate.step_events import StepEvents
 
 MIB = 2**20
@@ -138,36 +138,20 @@ def test_gradients_of_a_tensor_with_two_readers_add_up():
 
 
 def test_a_sum_takes_over_the_first_part_that_is_there():
-    # The gradient of e is passed on to a, and ends with the segment in slices: of the two parts of the gradient of a
-    # that of b is left, 4. It is there beside that of the weights of a, 16.
+    # The gradient of e is passed on to a: of its two parts that of b is left, 4. It is there beside
+    # that of the weights of a, 16.
     def add(name, *reads):
         refs = tuple(map(Ref, reads))
         return Node(
             name, refs, (Spec((4 * MIB,), "float8_e5m2"),),
-            cost=Cost((), differentiable_inputs=refs, passthrough_inputs=refs, sliceable=True),
+            cost=Cost((), differentiable_inputs=refs, passthrough_inputs=refs),
         )  # fmt: skip
 
-    nodes = [node("a", "x", 4, gradient_bytes=16 * MIB), node("b", "a", 4, sliceable=True), add("c", "a", "b")]
-    nodes += [node("d", "c", 4, sliceable=True), add("e", "c", "d")]
-    assert allocated(*nodes, pieces=[(0, 1, "keep"), (1, 5, 4)], batch_size=4) >= 20
+    nodes = [node("a", "x", 4, gradient_bytes=16 * MIB), node("b", "a", 4), add("c", "a", "b")]
+    nodes += [node("d", "c", 4), add("e", "c", "d")]
+    assert allocated(*nodes, pieces=[(0, 1, "keep"), (1, 5, "recompute")], batch_size=4) >= 20
 
 
 def test_what_is_small_is_left_out():
     # Each of 255 KiB: all from the other pool.
     assert allocated(*chain(255 / 1024)) == 0
-
-
-def test_sums_and_products_of_one_node_in_slices_all_go_at_the_end():
-    # Of 4 of gradients 2 are a product of rows, in events of their own.
-    weights = {"gradient_bytes": 4 * MIB, "product_bytes": 2 * MIB, "row_bytes": MIB}
-    step = events(
-        node("a", "x", 1, **weights),
-        node("b", "a", 1),
-        pieces=[(0, 1, 2), (1, 2, "keep")],
-        mode="compiled",
-        batch_size=4,
-    )
-    assert [event.gradient_bytes / MIB for event in step.events if event.gradient_bytes] == [2, 2]
-    # Weights move with each update, and back with the next; nothing else stays between steps.
-    steps = list(chunk_peaks.in_a_row(allocation.requested(step), 4))
-    assert steps[-2:] == steps[:2]

@@ -130,7 +130,6 @@ def test_tables_are_what_the_scripts_print():
             "overhead.py",
             "selective.py",
             "slices.py",
-            "slices_memory.py",
             "contrastive.py",
         )
         for line in subprocess.run(

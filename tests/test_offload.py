@@ -10,7 +10,6 @@ import functools
 import gc
 import itertools
 import json
-import random
 
 import keras
 import memory
@@ -22,11 +21,8 @@ from random_graphs import random_graph
 
 import tfgc
 from tfgc import Node, Ref, Spec, strategies
-from tfgc._costs import node_costs
 from tfgc._framework import host_memory
 from tfgc._simulate import outlooks, simulator
-from tfgc._tracing import keras_graph
-from tfgc.strategies import _host_labels
 
 L = keras.layers
 BATCH, WIDTH, DEPTH = 8, 64, 6
@@ -366,25 +362,6 @@ def test_budget_uses_the_host_only_where_it_may():
     works = [[simulator.predict(made, f.within(peak)).work for f in (both, plain)] for peak in plain.peaks]
     assert all(ours <= theirs for ours, theirs in works)
     assert any(ours < theirs for ours, theirs in works)
-
-
-def test_slices_never_make_a_hybrid_plan_worse(monkeypatch):
-    """They add labels, so that others are thinned out."""
-    monkeypatch.setattr(_host_labels, "_MOST_LABELS", 3)
-    rng = random.Random(0)
-    x = inputs = keras.Input((64,))
-    made = [x]
-    for _ in range(9):
-        x = L.Dense(64 * rng.randint(1, 3), activation=rng.choice(["gelu", "relu"]))(x)
-        if rng.random() < 0.4:
-            x = L.Concatenate()([x, rng.choice(made)])
-        made.append(x)
-    read = node_costs.annotate(keras_graph.Program(keras.Model(inputs, x), 256))
-    whole, sliced = (strategies.frontier(read, "hybrid", slices=slices) for slices in (1, 4))
-    assert "coarsened" in sliced.plans[0].options
-    for peak in whole.peaks:
-        ours, theirs = (simulator.predict(read, front.within(peak)).work for front in (sliced, whole))
-        assert ours <= theirs
 
 
 def links():

@@ -43,6 +43,14 @@ def test_a_plan_of_the_first_version_trains_its_model_as_the_plain_one():
     assert_equal(plain, train(model, x, y, graph=True), exact=False)
 
 
+def test_a_plan_with_slices_of_segments_is_refused():
+    """Up to version 7 a segment could run in slices of the batch, and each said in how many."""
+    text = PLAN.read_text()
+    assert tfgc.Plan.from_json(text)
+    with pytest.raises(tfgc.TfgcError, match=r"tfgc\.recompute\(fn, slices=\.\.\.\)"):
+        tfgc.Plan.from_json(text.replace('"chunks": 1', '"chunks": 8'))
+
+
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_committed_results_load(path):
     assert results_json.read(path).studies

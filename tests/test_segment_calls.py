@@ -150,7 +150,7 @@ def two_outputs():
     return keras.Model(inputs, {"used": L.Dense(1)(x), "unused": LogOfSum()(x)})
 
 
-@pytest.mark.parametrize("mode", [*MODES, pytest.param("xla", marks=pytest.mark.gate), "slices"])
+@pytest.mark.parametrize("mode", [*MODES, pytest.param("xla", marks=pytest.mark.gate)])
 def test_an_output_that_the_loss_does_not_use_has_no_gradient(mode):
     """One of zero would be NaN behind an infinite derivative, as it is for a sample of zeros."""
     x, made = tf.concat([X[:8], tf.zeros((8, 8))], 0), []
@@ -158,8 +158,7 @@ def test_an_output_that_the_loss_does_not_use_has_no_gradient(mode):
         model = fresh(two_outputs)
         if enabled:
             plan = tfgc.Plan.from_cuts(keras_graph.read(model), [3], strategy="by hand")
-            chunks = 2 if mode == "slices" else 1
-            segments = (dataclasses.replace(s, mode="recompute", chunks=chunks) for s in plan.segments)
+            segments = (dataclasses.replace(s, mode="recompute") for s in plan.segments)
             tfgc.enable(model, dataclasses.replace(plan, segments=tuple(segments)), compile_segments=mode == "compiled")
 
         def step(model=model):
@@ -169,7 +168,7 @@ def test_an_output_that_the_loss_does_not_use_has_no_gradient(mode):
             weights = [v.value for v in model.trainable_variables]
             return tape.gradient(loss, weights), tape.gradient(loss, weights)
 
-        graph = mode in ("graph", "xla", "slices")
+        graph = mode in ("graph", "xla")
         made.append(tf.function(step, jit_compile=mode == "xla" or None)() if graph else step())
     for plain, *ours in zip(made[0][0], *made[1]):
         for gradient in ours:

@@ -276,33 +276,6 @@ def test_the_whole_step_has_weights_gradients_and_slots():
     assert (found.peak_bytes, found.node) == (1000 + 100 + 4, "a")
 
 
-def test_gradients_of_weights_in_slices():
-    """Of 100 bytes 80 are a product of 12 of rows. A graph adds up the product if it is traced for any batch."""
-    weights = {"gradient_bytes": 100, "product_bytes": 80, "row_bytes": 12}
-    net = graph(conv("a", "x", 8, **weights), conv("b", "a", 4), whole_step=True, batch_size=4)
-    plan = Plan.from_pieces(net, [(0, 1, 2), (1, 2, "keep")], strategy="by hand")
-    slices, end = line(simulator.predict(net, plan))[4:]
-    products = 20 + 12 + 80  # the sum of the other 20, the rows, and the product of all of them
-    assert (slices, end) == (8 + 4 + 100 + 100, 8 + products)
-    slices, end = line(simulator.predict(net, plan, mode="compiled"))[5:7]
-    assert (slices, end) == (4 + 8 + 4 + 20 + 20 + 12, 4 + 8 + 8 + products)  # The loop holds the 4 of the output.
-    uneven = Plan.from_pieces(net, [(0, 1, 3), (1, 2, "keep")], strategy="by hand")
-    assert line(simulator.predict(dataclasses.replace(net, batch_size=5), uneven))[4] > 200
-
-
-def test_gradients_of_weights_in_slices_pile_up_in_eager_mode():
-    layers = (conv("a", "x", 4, gradient_bytes=30), conv("b", "a", 4, gradient_bytes=100), conv("c", "b", 4))
-    net = graph(*layers, whole_step=True, batch_size=4)
-    whole, slices = (
-        Plan.from_pieces(net, [(0, 1, "keep"), (1, 2, how), (2, 3, "keep")], strategy="by hand")
-        for how in ("recompute", 2)
-    )
-    # b returns, a runs backward and returns: with a, gradients of outputs, the c that the loop holds, those of weights.
-    expected = [4 + 4 + 4 + 4 + 100, 4 + 4 + 4 + 100 + 30, 4 + 4 + 4 + 100 + 30]
-    for plan in (whole, slices):
-        assert line(simulator.predict(net, plan, mode="compiled"))[-3:] == expected
-
-
 def test_a_replay_leaves_out_what_no_backward_pass_reads():
     tail = graph(conv("a", "x", 4), conv("b", "a", 5), conv("c", "b", 6), conv("d", "c", 1))
     found = predict(tail, (0, 3, "recompute"), (3, 4, "keep"))

@@ -25,7 +25,7 @@ def gradients(model, watched):
     return tape.gradient(loss, [*watched, *model.trainable_variables])
 
 
-PLANS = {"optimal": {}, "uniform": {"segments": 3}, "keep_all": {}, "in slices": {"strategy": "optimal", "slices": 3}}
+PLANS = {"optimal": {}, "uniform": {"segments": 3}, "keep_all": {}}
 WAYS = {
     "eager loop": lambda f: f,
     "graph": tf.function,

@@ -322,13 +322,13 @@ TABLES = {
         scale=0.25,
     ),
     "hybrid": Plans(
-        "What slices of the batch and host memory add: for each network a goal that the study or OGC set, and plans "
+        "What host memory adds: for each network a goal that the study or OGC set, and plans "
         f"for a link of {_LINK['bandwidth'] / 1e9:.0f} GB a second in each direction and {_LINK['speed'] / 1e12:.0f} "
         "Tflop a second.",
         "predicted alone: 2 to 15 minutes and 6 GB a network",
         _hybrid,
         {"optimal": _OPTIMAL, "offload": {"strategy": "offload", **_LINK},
-         "hybrid": {"strategy": "hybrid", "slices": 8, "share": "published", **_LINK}},
+         "hybrid": {"strategy": "hybrid", "share": "published", **_LINK}},
         scale=1.0,
         can_run=False,
     ),

@@ -87,7 +87,7 @@ class Segments:
         self._held |= held
         inside = sweep.kept_inside(self._step, call)
         work = sum(replay.work for replay in replays)
-        return Segment((self._names[call],), "keep", 1, False, None, stored, inside, stored, work)
+        return Segment((self._names[call],), "keep", False, None, stored, inside, stored, work)
 
     def _kept(self, calls: list[Call]) -> Iterator[Segment]:
         if not calls:
@@ -102,7 +102,7 @@ class Segments:
         if not work:  # what is kept is what would be kept anyway
             inputs = inside
         names = tuple(self._names[call] for call in calls)
-        yield Segment(names, "keep", 1, False, None, inside, inside, inputs, work, obstacle)
+        yield Segment(names, "keep", False, None, inside, inside, inputs, work, obstacle)
 
 
 def outlook(step: Step, outcome: Outcome, plain: Outcome, names: Mapping[Call, str]) -> Outlook:

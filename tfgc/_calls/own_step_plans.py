@@ -3,7 +3,7 @@
 All calls run by the same plan, so each of its segments is replayed once in every call. A pair of images that one
 encoder takes, as in metric learning, needs twice what one call of it needs.
 
-Segments count as whole ones: nested replays, slices and host memory, which only named strategies and options bring
+Segments count as whole ones: nested replays and host memory, which only named strategies and options bring
 here, need less than predicted.
 """
 

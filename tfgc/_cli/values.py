@@ -14,7 +14,7 @@ Settings = tuple[tuple[str, Any], ...]
 # Strategy options that take bytes or a device, and no names.
 _TEXTS = ("host_budget", "bandwidth")
 # Those that take an integer.
-_COUNTS = ("segments", "slices")
+_COUNTS = ("segments",)
 
 
 class Count(click.types.IntParamType):

@@ -25,7 +25,6 @@ def explain(plan: Segmentation) -> str:
     """Return the text of `Plan.explain`."""
     per = "one sample" if plan.batch_size is None else f"a batch of {plan.batch_size}"
     again = sum(s.mode == "recompute" for s in plan.segments)
-    slices = sum(s.chunks > 1 for s in plan.segments)
     confirmed = confirmation.of(plan.options)
     apart = (_SEARCHED,) if confirmed is None else (_SEARCHED, confirmation.OPTION)
     settings = ", ".join(f"{k}={v!r}" for k, v in plan.options.items() if k not in apart)
@@ -40,11 +39,6 @@ def explain(plan: Segmentation) -> str:
         "'stores' is the memory that a segment holds from its forward to its backward pass, and that no earlier "
         "segment holds already: a recomputed one stores its inputs, a kept one all that its backward pass reads."
     )
-    if slices:
-        lines.append(
-            f"{slices} of the segments run in slices of the batch, one after the other, forward and again for their "
-            "gradients, so that their inside needs a share of the memory."
-        )
     results, spared = _taken_over(plan.segments, plan.outlook, selective=False)
     if results:
         lines.append(
@@ -93,10 +87,9 @@ def _outlook(plan: Segmentation, outlook: Outlook, confirmed: confirmation.Confi
         f"Overhead {format_percent(outlook.overhead)} of the plain step's work, counted in {counted}; no plan of this "
         f"peak has less than {format_percent(outlook.least_overhead)}."
     )
-    kinds = "between nodes, and not through the batch," if any(s.chunks > 1 for s in plan.segments) else "between nodes"
     yield (
-        f"No plan that cuts {kinds} can go below what {outlook.floor_node!r} alone needs; this plan's activations are "
-        f"{1 + outlook.gap:.3g} times that."
+        f"No plan that cuts between nodes can go below what {outlook.floor_node!r} alone needs; this plan's "
+        f"activations are {1 + outlook.gap:.3g} times that."
     )
 
 
@@ -164,10 +157,7 @@ def _taken_over(segments: Iterable[Segment], outlook: Outlook, selective: bool) 
 def _note(segment: Segment, outlook: Outlook | None, last: bool) -> str:
     """Why a segment is kept, or why running it again does not help; empty where the figures show it."""
     if segment.host_bytes:
-        sliced = f"in {segment.chunks} slices, " if segment.chunks > 1 else ""
-        return f"{sliced}stores {format_bytes(segment.host_bytes)} on the host"
-    if segment.chunks > 1:
-        return f"in {segment.chunks} slices"
+        return f"stores {format_bytes(segment.host_bytes)} on the host"
     if segment.selective:
         return f"selective, {format_bytes(segment.result_bytes or 0)} of its results are stored"
     if segment.obstacle:

@@ -43,8 +43,6 @@ class Cost(Brief):
         overwrites: An input that the node overwrites in place where nobody else reads it, or None.
         gradient_bytes: Bytes of the gradients of its weights.
         table_bytes: Bytes of those of its weights whose gradients are of some rows.
-        product_bytes: Bytes of those of them that slices of the batch give as rows, whose product they are.
-        row_bytes: Bytes of these rows.
         resident_bytes: Bytes that are there during the whole step on its behalf, beside weights and slots.
         zero_bytes: Bytes of zeros that are there, too, if it is not recomputed.
         differentiable: Whether it has a backward pass at all.
@@ -58,7 +56,6 @@ class Cost(Brief):
         selective_flops: Those of a selective replay; None: as many as `replay_flops`.
         seconds, backward_seconds, replay_seconds, selective_seconds: The same as measured times, or None.
         obstacle: Why it cannot be run twice, or None.
-        sliceable: Whether it is shown to give on slices of the batch what it gives on all of it.
         copied: Whether graphs run copies of its trace, as replays have to that take over results.
     """
 
@@ -75,8 +72,6 @@ class Cost(Brief):
     overwrites: Ref | None = None
     gradient_bytes: int = 0
     table_bytes: int = 0
-    product_bytes: int = 0
-    row_bytes: int = 0
     resident_bytes: int = 0
     zero_bytes: int = 0
     differentiable: bool = True
@@ -94,7 +89,6 @@ class Cost(Brief):
     replay_seconds: float | None = None
     selective_seconds: float | None = None
     obstacle: str | None = None
-    sliceable: bool = False
     copied: bool = True
 
 

@@ -6,9 +6,8 @@ from typing import TypeAlias
 from tfgc._core.graph import Graph
 from tfgc._core.segments import Segment, Segmentation
 
-# Positions of start and end, and a mode or "selective", a number of slices in which it is recomputed, or the pieces of
-# the replay
-Piece: TypeAlias = tuple[int, int, "str | int | Sequence[Piece]"]
+# Positions of start and end, and a mode or "selective", or the pieces of the replay
+Piece: TypeAlias = tuple[int, int, "str | Sequence[Piece]"]
 
 
 def segments_of(
@@ -26,8 +25,7 @@ def segments_of(
                 nodes=tuple(node.name for node in nodes),
                 mode="keep" if how == "keep" else "recompute",
                 selective=how == "selective",
-                chunks=how if isinstance(how, int) else 1,
-                inner=None if isinstance(how, str | int) else plan(segments_of(graph, how, plan)),
+                inner=None if isinstance(how, str) else plan(segments_of(graph, how, plan)),
                 obstacle=obstacles[0] if obstacles else None,
             )
         )

@@ -75,7 +75,7 @@ class Plan(Shown, Segmentation):
         Args:
             graph: The graph.
             pieces: Tuples (start, end, how) of positions in `graph.nodes`, the end not included. How is "keep",
-                "recompute", "selective", a number of slices of the batch to recompute it in, or pieces of its replay.
+                "recompute", "selective", or pieces of its replay.
             strategy: A name for what made the plan.
             options: What it was asked for, if that is to be kept.
 

@@ -60,9 +60,23 @@ def read(kind: type[PlanType], text: str) -> tuple[PlanType, object]:
     try:
         _, data = checked_json.document(text, _FORMAT, _VERSION)
         fingerprint = data.pop("fingerprint", None)
+        _drop_slices(data)
         return _of_kind(kind, checked_json.read(Segmentation, data, "the plan", _YOUNGER)), fingerprint
     except ValueError as error:
         raise TfgcError(f"not a plan file, or a damaged one: {error}; make it again with tfgc.plan") from error
+
+
+def _drop_slices(data: Any) -> None:
+    """Take the number of slices of the batch off each segment, of which earlier files may have more than one."""
+    if isinstance(data, dict):
+        if data.pop("chunks", 1) != 1:
+            raise TfgcError(
+                "a plan with segments in slices of the batch, which plans no longer have: make it again without, and "
+                "run what is to be sliced by tfgc.recompute(fn, slices=...)"
+            )
+        data = list(data.values())
+    for value in data if isinstance(data, list) else ():
+        _drop_slices(value)
 
 
 def _of_kind(kind: type[PlanType], plan: Segmentation) -> PlanType:

@@ -19,7 +19,6 @@ class Segment(Brief):
     Attributes:
         nodes: Their names, in the order in which they run.
         mode: `keep` (TensorFlow stores what backward needs) or `recompute`.
-        chunks: Slices of the batch in which it runs, forward and on replay; more than one only if it is recomputed.
         offload: Whether its inputs wait for the replay in host memory; only if it is recomputed.
         inner: The plan by which it is split again on replay, or None. It covers these nodes, and its `model` is ().
         stored_bytes: Activations that it stores until its backward pass, beyond those of earlier segments; None where
@@ -42,7 +41,6 @@ class Segment(Brief):
 
     nodes: tuple[str, ...]
     mode: str = "recompute"
-    chunks: int = 1
     offload: bool = False
     inner: Optional["Segmentation"] = None
     stored_bytes: int | None = None
@@ -63,23 +61,15 @@ class Segment(Brief):
             raise OptionError(f"a segment's mode is {' or '.join(_MODES)}, not {self.mode!r}")
         if self.offload and self.mode == "keep":
             raise OptionError("offload=True: a segment of mode 'keep' stores no checkpoint; leave offload at False")
-        why = "is kept" if self.mode == "keep" else "runs in slices" if self.inner is None else "has an inner plan"
         if self.selective and not self.takes_over_results:
+            why = "is kept" if self.mode == "keep" else "has an inner plan"
             raise OptionError(f"selective=True: a segment that {why} takes over nothing; leave selective at False")
-        if not isinstance(self.chunks, int) or isinstance(self.chunks, bool) or self.chunks < 1:
-            raise OptionError(f"chunks={self.chunks!r} is not a number of slices: give 1 or more")
-        if self.chunks > 1 and (self.mode == "keep" or self.inner is not None):
-            raise OptionError(f"chunks={self.chunks}: a segment that {why} runs on the whole batch; leave chunks at 1")
         if self.inner is None:
             return
         if not isinstance(self.inner, Segmentation):
             raise OptionError(f"inner={self.inner!r} is not a Plan")
         if self.mode == "keep":
             raise OptionError("inner: a segment of mode 'keep' is not run again, so it cannot have an inner plan")
-        if any(segment.chunks > 1 for segment in self.inner.segments):
-            raise OptionError(
-                "inner: a replay is not split into slices of the batch; leave chunks at 1 in an inner plan"
-            )
         if any(segment.selective for segment in self.inner.segments):
             raise OptionError("inner: a replay takes over nothing; leave selective at False in an inner plan")
         if any(segment.offload for segment in self.inner.segments):
@@ -90,7 +80,7 @@ class Segment(Brief):
     @property
     def takes_over_results(self) -> bool:
         """Whether a replay of it takes over the small results of the first run, if it is no part of another replay."""
-        return self.mode == "recompute" and self.inner is None and self.chunks == 1
+        return self.mode == "recompute" and self.inner is None
 
     def __str__(self) -> str:
         ends = self.nodes[0] if len(self.nodes) == 1 else f"{self.nodes[0]} ... {self.nodes[-1]}"
@@ -161,8 +151,6 @@ class Segmentation(Brief):
     link: float | None = None
 
     def __post_init__(self) -> None:
-        if self.calls and any(segment.chunks > 1 for segment in self.segments):
-            raise OptionError("a plan by calls runs them on the whole batch; leave chunks at 1")
         if self.calls and any(segment.offload for segment in self.segments):
             raise OptionError("a plan by calls stores nothing on the host; leave offload at False")
         if self.link is not None and not self.link > 0:

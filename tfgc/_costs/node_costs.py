@@ -19,15 +19,15 @@ import tensorflow as tf
 
 from tfgc._core.graph import Cost, Graph, Node, Ref, Spec
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._costs import batch_coupling, gradient_graphs, grappler, xla_functions, xla_graph
+from tfgc._costs import gradient_graphs, grappler, xla_functions, xla_graph
 from tfgc._costs.call_operations import Call
 from tfgc._costs.gradient_graphs import Footprint
 from tfgc._costs.tensor_buffers import tensor_bytes
 from tfgc._costs.xla_functions import Temporary
-from tfgc._framework import graph_building, keras_models, slice_rows, tensor_attributes
+from tfgc._framework import graph_building, keras_models, tensor_attributes
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.replaced import within
-from tfgc._pure import drawn_rows, obstacles, side_effects
+from tfgc._pure import obstacles, side_effects
 from tfgc._tracing.keras_graph import Program
 
 _READ: RecentlyUsed[Hashable, Footprint] = RecentlyUsed(4096)
@@ -185,15 +185,6 @@ def _read(program: Program, node: Node, wanted: Sequence[bool], xla: bool) -> tu
         behind = tuple("" if any(t is x for x in inputs) else tensor_attributes.logits_behind(t) for t in outputs)
         obstacle = scope.obstacle or obstacles.obstacle(graph, _UNCOUNTED)
         copied = obstacles.can_be_copied(graph)
-        seeds_only = all(drawn_rows.is_seed(variable) for variable, _ in scope.written.values())
-        samples = inputs[0].shape[0] if inputs and inputs[0].shape.rank else None
-        sliceable = (
-            obstacle is None
-            and seeds_only
-            and not scope.losses
-            and drawn_rows.obstacle(graph.get_operations(), samples, xla) is None
-            and not batch_coupling.couples(graph.get_operations(), [*inputs, *masks.values()], outputs)
-        )
         if program.trusts_layers and not all(map(_is_declared, outputs, node.outputs)):
             raise _DoubtfulShapeError
         targets = [t for t in [*outputs, *scope.losses] if t.dtype.is_floating or t.dtype.is_complex]
@@ -206,17 +197,13 @@ def _read(program: Program, node: Node, wanted: Sequence[bool], xla: bool) -> tu
     )
     found = dict(zip([ref for ref in refs if flowing[ref]], gradients))
     weights = [g for g in gradients[len(sources) :] if g is not None]
-    products: list[Any] = [weights[i] for i in slice_rows.places(weights, samples, samples)] if samples else []
     cost = dataclasses.replace(
         footprint.cost,
-        product_bytes=sum(map(tensor_bytes, products)),
-        row_bytes=sum(tensor_bytes(t) for g in products for t in slice_rows.factors(g) or ()),
         gradient_bytes=sum(tensor_bytes(t) for g in weights for t in tf.nest.flatten(g, True)),
         table_bytes=sum((g.shape.num_elements() or 0) * g.dtype.size for g in weights if not isinstance(g, tf.Tensor)),
         differentiable=any(g is not None for g in gradients),
         logits=behind,
         obstacle=obstacle,
-        sliceable=sliceable,
         copied=copied,
     )
     flows = tuple(i for i, ref in enumerate(refs) if found.get(ref) is not None)

@@ -41,10 +41,6 @@ class Backlog(NamedTuple):
             return None
         return cls(int(plan.outlook.peak_bytes * _MOST_SHARE), plan.batch_size)
 
-    def in_slices(self, slices: int) -> "Backlog":
-        """That of a slice of the batch."""
-        return self._replace(batch=-(-self.batch // slices))
-
     def bytes_of(self, tensor: tf.Tensor) -> int:
         """Those of a tensor."""
         if tensor.shape.rank is None:

@@ -88,5 +88,5 @@ def _ways(plan: Segmentation | None) -> object:
     """What is equal for plans that run a model in the same way, whatever batch their bytes are of."""
     if plan is None:
         return None
-    segments = [(s.nodes, s.mode, s.chunks, s.offload, s.on_device, s.selective, _ways(s.inner)) for s in plan.segments]
+    segments = [(s.nodes, s.mode, s.offload, s.on_device, s.selective, _ways(s.inner)) for s in plan.segments]
     return segments, {name: _ways(part) for name, part in plan.parts.items()}

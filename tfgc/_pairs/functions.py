@@ -29,8 +29,10 @@ class Directions:
         variables: For each of these the variable that it was read from, or None.
     """
 
+    forward_stays = False  # a call, as backward does
+
     def __init__(self, joint: Joint) -> None:
-        self._joint, self._parts = joint, dict[Any, Part]()
+        self.joint, self._parts = joint, dict[Any, Part]()
         self._first = first = isolated_traces.in_own_thread(lambda: _Reading(joint, joint.trace(every=False)))
         _, given = first.behind(first.results[len(joint.made) :], first.is_given)
         arguments = [first.arguments.get(i, joint.count) for i, _ in given]
@@ -46,12 +48,12 @@ class Directions:
         return self._parts[recorded]
 
     def _forward(self, recorded: bool) -> Part:
-        first, joint = self._first, self._joint
+        first, joint = self._first, self.joint
         results = first.results[: len(joint.made)]
         results += map(first.trace.tensor, self.stateful if recorded else ())
         effects = [(i, 0) for i in range(first.start) if first.trace.is_stateful(i)]
         nodes, _ = first.behind([*results, *effects], first.arguments.__contains__)
-        return first.part(nodes, results, first.names[: joint.count], stays=False)
+        return first.part(nodes, results, first.names[: joint.count], self.forward_stays)
 
     def backward(self, through: tuple[int, ...], recorded: bool) -> Part:
         """What makes the gradients of all sources, as tensors that they consist of.
@@ -65,8 +67,8 @@ class Directions:
         return self._parts[key]
 
     def _backward(self, through: tuple[int, ...], recorded: bool) -> Part:
-        found, start = self._joint.flat(through)
-        reading = _Reading(self._joint, self._joint.trace(every=recorded))
+        found, start = self.joint.flat(through)
+        reading = _Reading(self.joint, self.joint.trace(every=recorded))
         wanted = reading.results[start : start + len(found.flat)]
         nodes, _ = reading.behind(wanted, reading.is_given)
         given = [*(reading.names[k] for k in self.read), *self.stateful, *(t.op.name for t in found.upstream)]
@@ -75,7 +77,7 @@ class Directions:
 
     def parts_of(self, through: tuple[int, ...]) -> list[int]:
         """Of how many tensors each gradient consists: one, three if it is sparse, none if there is none."""
-        return self._joint.of(through).parts
+        return self.joint.of(through).parts
 
 
 class _Reading:

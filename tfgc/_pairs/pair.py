@@ -68,10 +68,10 @@ class Pair:
             if chooses:
                 python_random.rewind(start)
             joint = isolated_traces.in_own_thread(functools.partial(traced, outer, watched))
-        self.joint, self._outer, self._name = joint, outer, name
+        self.joint, self.outer, self._name = joint, outer, name
         self.may_serve_again = not (chooses or outer)
         self._owner: Callable[[], Any] = weakref.ref(owner) if owner is not None else lambda: None
-        self._directions: Directions | None = None
+        self.directions: Directions | None = None
 
     def takes(self, shapes: Shapes) -> bool:
         """Whether it was traced for tensors of these shapes."""
@@ -94,10 +94,10 @@ class Pair:
     def __call__(self, arguments: Any, tensors: Sequence[tf.Tensor]) -> Any:
         """The results for the flat tensors of some arguments."""
         joint = self.joint
-        if self._directions is None:
-            self._directions = Directions(joint)
-        directions = self._directions
-        tensors = [*tensors, *self._outer]
+        if self.directions is None:
+            self.directions = Directions(joint)
+        directions = self.directions
+        tensors = [*tensors, *self.outer]
         sources = [tensors[s.position] if s.variable is None else s.variable.handle for s in joint.sources]
         through = joint.through if sources else []
         with private_api.no_recording():
@@ -116,7 +116,7 @@ class Pair:
 
     def _held(self) -> Callable[[], Any]:
         """What finds the directions. In a graph the owner holds them as long as the graph lives."""
-        directions, owner = self._directions, self._owner()
+        directions, owner = self.directions, self._owner()
         if owner is None or tf.executing_eagerly():
             return lambda: directions
         # The graph itself must not: TensorFlow keeps each graph in which an optimizer of Keras applies gradients, and

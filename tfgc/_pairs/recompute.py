@@ -1,23 +1,24 @@
 """`tfgc.recompute`: a state-safe `tf.recompute_grad`, by a pair for each kind of call."""
 
 import contextlib
-import dataclasses
 import functools
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._errors import NotReplayableWarning, OptionError, warn
+from tfgc._errors import NotReplayableWarning, OptionError, UnsupportedModelError, check_int, warn
 from tfgc._framework import added_losses, layer_settings, private_api, whole_steps
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.model_checks import check_backend
 from tfgc._framework.surroundings import Surroundings
+from tfgc._pairs.as_argument import Itself
 from tfgc._pairs.code import Code
 from tfgc._pairs.pair import Pair, may_flow, open_where_they_differ
+from tfgc._pairs.slices import WHOLE, Slices
 from tfgc._pure import obstacles
 from tfgc._pure.tensor_packing import Packing
 from tfgc._replay import call_checks
@@ -33,7 +34,7 @@ _BRANCHES = (
 )
 
 
-def recompute(fn: Callable) -> Callable:
+def recompute(fn: Callable, *, slices: int = 1) -> Callable:
     """Return `fn`, storing only its inputs for the backward pass.
 
     A drop-in for `tf.recompute_grad` that gives the gradients of plain
@@ -47,8 +48,21 @@ def recompute(fn: Callable) -> Callable:
     stored, and variables count as they were read. With the graph optimizer off
     the bits are those of `fn` in a `tf.function`.
 
+    With `slices=8` it runs, forward and backward, in eight slices of the batch,
+    one after the other, so that one slice of its inside is in memory at a time,
+    and gradients are those of the whole batch, up to the order of sums. That is
+    for a function that is independent across the batch, such as the towers below
+    a contrastive loss or the first layers of a network for large images. It is
+    compared with `fn` on the whole batch at the first call of each kind, and in a
+    graph on random numbers as it is traced: this needs the memory of one run
+    forward on the whole batch, and of two slices backward.
+
     Args:
         fn: Any function of tensors (in any nesting), a Keras layer or a model.
+        slices: In how many parts of about one size it runs at most. Tensors among
+            its arguments whose first size is that of the first one are cut. Others
+            go whole to each slice, as variables and closed-over tensors do. Each
+            result must have the batch in front.
 
     Returns:
         A callable with the arguments and results of `fn`, which stays
@@ -59,7 +73,10 @@ def recompute(fn: Callable) -> Callable:
         whole (`fit`, `tfgc.function`) `fn` is a part of that step like others.
 
     Raises:
-        UnsupportedModelError: If called on a symbolic `keras.KerasTensor`, or in a TensorFlow 1 graph.
+        UnsupportedModelError: If called on a symbolic `keras.KerasTensor`, or in a TensorFlow 1 graph. With `slices`
+            also if `fn` cannot be traced, updates variables (BatchNormalization), draws random numbers (Dropout), adds
+            a loss, or gives something else in slices than on the whole batch.
+        OptionError: If `fn` or `slices` is nothing that can be meant.
 
     Example:
         >>> import tensorflow as tf, tfgc
@@ -72,7 +89,8 @@ def recompute(fn: Callable) -> Callable:
         6.0
 
     Reference: Chen et al. 2016, "Training Deep Nets with Sublinear Memory
-    Cost", arXiv:1604.06174.
+    Cost", arXiv:1604.06174. Slices: Gao et al. 2021, "Scaling Deep Contrastive
+    Learning Batch Size under Memory Limited Setup", arXiv:2101.06983.
     """
     if not callable(fn):
         advice = "give the function itself, and call what this returns: tfgc.recompute(fn)(x)"
@@ -83,7 +101,8 @@ def recompute(fn: Callable) -> Callable:
         check_backend(f"{fn.name!r}")
     name = getattr(fn, "name", getattr(fn, "__name__", type(fn).__name__))
     owner = getattr(fn, "__self__", fn)
-    pairs = Pairs(fn, name)
+    slices = check_int("slices", slices)
+    pairs = Pairs(fn, name, Slices(slices, name) if slices > 1 else None)
     options: dict[str, Any] = {"name": name, "owner": owner if isinstance(owner, keras.Layer) else None}
     if isinstance(fn, keras.Layer):
         settings = layer_settings.Settings([fn])
@@ -97,30 +116,17 @@ def recompute(fn: Callable) -> Callable:
     @tf.autograph.experimental.do_not_convert
     def recomputed(*args: Any, **kwargs: Any) -> Any:
         call_checks.refuse_tf1_graph(f"the recomputed {name!r}")
-        if call_checks.is_empty(args, kwargs) or whole_steps.is_here():  # which is planned as a whole
+        is_planned = whole_steps.is_here() and slices == 1
+        if call_checks.is_empty(args, kwargs) or is_planned:
             return fn(*args, **kwargs)
         is_elsewhere = private_api.in_stateless_scope() or tf.distribute.has_strategy()
+        if is_elsewhere and slices > 1:
+            raise UnsupportedModelError(f"{name} cannot run in slices in a tf.distribute.Strategy or StatelessScope")
         return (run if is_elsewhere else pairs)(*args, **kwargs)
 
     # Given as an argument to a `tf.function`, what has `__wrapped__` would be unwrapped.
-    vars(recomputed)["__tf_tracing_type__"] = lambda _: _Itself(recomputed)
+    vars(recomputed)["__tf_tracing_type__"] = lambda _: Itself(recomputed)
     return recomputed
-
-
-@dataclasses.dataclass(frozen=True)
-class _Itself(tf.types.experimental.TraceType):
-    """How `tf.function` takes a recomputed function as an argument: as a value, each of which gets a new trace."""
-
-    function: Callable
-
-    def is_subtype_of(self, other: Any) -> bool:
-        return self == other
-
-    def most_specific_common_supertype(self, others: Any) -> "_Itself | None":
-        return self if all(self == other for other in others) else None
-
-    def placeholder_value(self, placeholder_context: Any) -> Callable:
-        return self.function
 
 
 class Pairs:
@@ -129,21 +135,24 @@ class Pairs:
     Args:
         fn: Any function of tensors, a Keras layer or a model.
         name: What messages call it.
+        slices: What its pairs run in, if they do.
     """
 
-    def __init__(self, fn: Callable, name: str) -> None:
-        self._fn, self._name, self._code = fn, name, Code(fn)
+    def __init__(self, fn: Callable, name: str, slices: Slices | None = None) -> None:
+        self._fn, self._name, self._code, self._slices = fn, name, Code(fn), slices
         self._known: RecentlyUsed[Any, list[Pair]] = RecentlyUsed(_MOST_KNOWN)
         self._warned = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        packing = Packing((args, kwargs))
+        packing = Packing(self._slices.as_tensors((args, kwargs)) if self._slices else (args, kwargs))
         tensors = packing.take_tensors()
         try:
-            pair = self._pair(packing, tuple(map(may_flow, tensors)))
+            pair = self._pair(packing, tensors)
         except OUT_OF_MEMORY:
             raise
         except Exception as error:  # The plain run that follows raises what is the user's mistake.
+            if self._slices and isinstance(error, UnsupportedModelError):
+                raise
             return self._plainly(obstacles.untraceable(error), args, kwargs)
         obstacle = _BRANCHES if tf.executing_eagerly() and pair.branches_differ else pair.joint.unsupported
         if obstacle:
@@ -152,31 +161,37 @@ class Pairs:
             return self._fn(*args, **kwargs)
         return pair((args, kwargs), tensors)
 
-    def _pair(self, packing: Packing, flows: tuple[bool, ...]) -> Pair:
+    def _pair(self, packing: Packing, tensors: Sequence[tf.Tensor]) -> Pair:
         """The pair for a call, traced if none is known."""
+        flows = tuple(map(may_flow, tensors))
+        shapes = self._slices.shapes(packing) if self._slices else packing.shapes
         code, settings, owner = self._code.read()
         around = Surroundings(settings)
         is_known = code is not None and packing.is_hashable
         kind = private_api.in_xla(), code, packing.key, flows, around.key
         known = (self._known.get(kind) or []) if is_known else []
         for pair in known:
-            if pair.takes(packing.shapes) and pair.serves():
+            if pair.takes(shapes) and pair.serves():
                 if isinstance(self._fn, keras.Layer) and private_api.call_context() is None:
                     added_losses.clear_losses(self._fn)
                 return pair
         traced = functools.partial(Pair, self._fn, packing, flows, around, self._name, owner)
-        sizes = {packing.shapes, *(pair.shapes for pair in known)}
+        if self._slices:
+            traced = functools.partial(self._slices.pair, (code, packing.key, around.key), tensors, packing, traced)
+        sizes = {shapes, *(pair.shapes for pair in known)}
         with contextlib.nullcontext() if settings is None else settings.watched():
             pair = None
             if len(sizes) > _MOST_SIZES:
                 with contextlib.suppress(ValueError, TypeError):  # of code that computes with a size
                     pair = traced(shapes=open_where_they_differ(sizes))
-            pair = pair or traced()
+            pair = pair or traced(shapes=shapes)
         if is_known and pair.may_serve_again:
             self._known[(*kind[:-1], Surroundings(settings).key)] = [pair, *known][:_MOST_ALIKE]
         return pair
 
     def _plainly(self, obstacle: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+        if self._slices:
+            raise UnsupportedModelError(f"{self._name} cannot run in slices of the batch: {obstacle}. {WHOLE}")
         if not self._warned:
             self._warned = True
             warn(f"{self._name} is not recomputed: {obstacle}.", NotReplayableWarning)

@@ -8,7 +8,7 @@ import keras
 
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
-from tfgc._costs import independence, loss_bytes, node_costs, timing, update_bytes
+from tfgc._costs import loss_bytes, node_costs, timing, update_bytes
 from tfgc._errors import NotReplayableWarning, OpenSizesWarning, OptionError, UnsupportedModelError, check_int, warn
 from tfgc._framework import keras_models
 from tfgc._planning import free_memory
@@ -77,8 +77,6 @@ def graph_of(
         if (given := open_inputs(program.graph)) is not None:
             raise OptionError(f"{given[0]}, and bytes are known only with them: give {given[1]}, or example=batch")
     graph = node_costs.annotate(program, xla=xla)
-    if options.get("slices", 1) != 1:
-        graph = independence.checked_for_slices(program, graph)
     if graph.sizes_known and sum(map(graph.bytes, graph.specs)) > _MOST_BYTES:
         raise OptionError(f"batch_size={batch}: the tensors of a step take more than 2**53 bytes: use a smaller batch")
     for node, cost in zip(graph.nodes, graph.costs):

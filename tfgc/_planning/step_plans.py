@@ -22,8 +22,8 @@ from tfgc.strategies import Strategy
 _WHOLE = 3
 # Budgets that a strategy is asked with until its plan is simulated to fit, and what is aimed at.
 _TRIES, _AIM = 4, 0.97
-# What plans of operations do not do: names of layers, host memory, slices of the batch.
-_OF_LAYERS, _OPTIONS_OF_LAYERS = ("hybrid", "manual", "offload"), ("bandwidth", "host_budget", "slices", "speed")
+# What plans of operations do not do: names of layers, host memory.
+_OF_LAYERS, _OPTIONS_OF_LAYERS = ("hybrid", "manual", "offload"), ("bandwidth", "host_budget", "speed")
 # A plan that needs this much more than the least one is taken if it does less work.
 _NEAR = 1.03
 # What is gained has to be more than what peaks move by from step to step.

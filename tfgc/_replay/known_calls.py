@@ -20,7 +20,6 @@ from tfgc._framework.surroundings import Surroundings
 from tfgc._pure import obstacles, side_effects, traced_calls
 from tfgc._pure.side_effects import Effects
 from tfgc._pure.tensor_packing import Packing
-from tfgc._replay import sliced_runs
 from tfgc._replay.copied_traces import CopiedRecomputation, SharedTrace
 from tfgc._replay.forward_backward import CompiledRecomputation, Recomputation, TracedReplay
 from tfgc._replay.trained import Trained
@@ -43,7 +42,6 @@ class Function:
     # Whether tensors that are no arguments may differ between calls: a call that reads any is not compiled.
     captures_vary: bool = False
     copied: bool = False  # whether a graph may copy one trace of it for both runs
-    slices: int = 1  # of the batch, in which it runs
     selective: bool = False  # whether the replay takes over dear products, where a trace is copied
     holds_tensors: Callable[[], bool] | None = None  # whether a layer holds tensors of a trace that it put aside
     on_host: tuple[int, ...] = ()  # positions of the arguments that wait for the replay in the host's memory
@@ -168,8 +166,6 @@ class KnownCalls:
             raise
         except Exception as error:  # The plain run that follows raises what is the user's mistake.
             return self._uncompiled(call, Effects((), obstacle=obstacles.untraceable(error)))
-        if self.function.slices > 1:
-            effects = dataclasses.replace(effects, obstacle=sliced_runs.obstacle(effects))
         if call.compiled and self._can_be_traced(effects):
             return self._keep_compiled(call, CompiledRecomputation(self._recomputation(call, effects)))
         recomputation = self._uncompiled(call, effects)
@@ -201,8 +197,7 @@ class KnownCalls:
 
     def _recomputation(self, call: Call, effects: Effects) -> Any:
         function, around = self.function, call.surroundings.kept()
-        made = Recomputation(function.fn, function.replay_fn, call.packing, effects, around, function.name)
-        return made if function.slices == 1 else sliced_runs.SlicedRecomputation(made, function.slices)
+        return Recomputation(function.fn, function.replay_fn, call.packing, effects, around, function.name)
 
     def _uncompiled(self, call: Call, effects: Effects) -> TwoRuns:
         recomputation = self._recomputation(call, effects)

@@ -37,7 +37,7 @@ def summary(facts: dict[str, Any]) -> list[str]:
     needs = format_needs(facts["needed_bytes"], facts["plain_needed_bytes"], facts["budget_bytes"])
     count, nested = facts["segments"], ", nested" if facts["nested"] else ""
     seconds = "seconds" if facts["unit"] == "s" else "flops"
-    gap = f"{format_percent(abs(facts['gap']))} {'above' if facts['gap'] >= 0 else 'below'}"  # slices may go below
+    gap = f"{format_percent(abs(facts['gap']))} {'above' if facts['gap'] >= 0 else 'below'}"
     confirmed = confirmation.of(facts["options"])
     lines = [
         f"{facts['network']}, batch {facts['batch_size']}: {facts['strategy']}, {count} segment{'s' * (count > 1)}, "

@@ -24,8 +24,7 @@ class Event:
     overwritten: int | None = None  # a buffer that is overwritten in place
     cotangents: CotangentChanges = NO_CHANGES
     gradient_bytes: int = 0  # of the gradients of weights that it makes
-    # Buffers besides: small results that it stores for a replay, or what slices are joined in.
-    results: tuple[int, ...] = ()
+    results: tuple[int, ...] = ()  # buffers besides, of small results that it stores for a replay
 
 
 @dataclasses.dataclass(slots=True)

@@ -51,7 +51,7 @@ class Prediction(Shown):
         work: Cost of the step in `unit`, replays included.
         plain_work: The same if nothing is recomputed.
         unit: `s` if every node was timed, else `flop`.
-        runs: How often each node runs forward; a run in slices of the batch counts as one.
+        runs: How often each node runs forward.
         timeline: Triples (work so far, bytes, node) at every event.
         host_bytes: What the host stores at most.
     """

@@ -2,7 +2,7 @@
 
 Each segment runs forward; then comes the loss; then, last segment first, each segment runs its backward pass, after
 running again where it is recomputed, by its inner plan where it has one. Every run of a node makes new buffers. What a
-replay makes and nobody reads is not run. Segments in slices of the batch have events of their own (`sliced_events`).
+replay makes and nobody reads is not run.
 
 In mode `graph` a buffer is freed when nobody reads it any more. In mode `compiled` each segment is a compiled function
 called from Python: what it receives (inputs, what a kept segment saved, upstream gradients), and what a kept one
@@ -22,7 +22,6 @@ from tfgc._core.segments import Segment
 from tfgc._core.tensors import peak_of
 from tfgc._simulate.host_copies import HostCopies
 from tfgc._simulate.node_events import Event, NodeEvents, Run
-from tfgc._simulate.sliced_events import SlicedEvents
 from tfgc._simulate.work import takes_over_products
 
 
@@ -98,9 +97,6 @@ class StepEvents(NodeEvents):
         starts: list[int] = []
         for segment, part, kept in zip(segments, parts, results):
             starts.append(len(self.events))
-            if segment.chunks > 1:
-                self.events += SlicedEvents(self, part, segment.chunks).forward(run)
-                continue
             selective = segment.selective and takes_over_products(b, part)
             for i in part:
                 if i in runs:
@@ -118,8 +114,6 @@ class StepEvents(NodeEvents):
             if segment.mode == "keep":
                 for i in reversed(part):
                     self.backward(i, run)
-            elif segment.chunks > 1:
-                self.events += SlicedEvents(self, part, segment.chunks).backward(outside)
             else:
                 inner = segment.inner.segments if segment.inner else (Segment(segment.nodes, "keep"),)
                 takes_over = not replay and segment.takes_over_results
@@ -130,8 +124,7 @@ class StepEvents(NodeEvents):
                 returned = _returned(b, part, run, segment.mode == "keep")
                 staying = [*given, *kept, *itertools.chain(*products.values()), *returned]
                 backward = self.events[first:]
-                if segment.chunks == 1:
-                    _hold(b, backward, segment.mode == "keep")
+                _hold(b, backward, segment.mode == "keep")
                 self.events.append(_return(b, part, staying, backward, self.pending))
         if self.compiled and not replay:
             # Loops, Keras's among them, hold what the model returned, for metrics.

@@ -99,8 +99,8 @@ def function(
         strategies.check_options(strategy, options, budget)
         if not step_plans.can_follow(strategy, options):
             raise OptionError(
-                f"strategy {strategy!r} with {options}: a step is planned by its operations, and knows no host memory, "
-                "no slices and no names of layers: leave it out"
+                f"strategy {strategy!r} with {options}: a step is planned by its operations, and knows no host memory "
+                "and no names of layers: leave it out"
             )
     elif options:
         name = next(iter(options))

@@ -23,7 +23,7 @@ import tensorflow as tf
 from tfgc._core.graph import Ref
 from tfgc._core.plan import Plan
 from tfgc._core.segments import Segment
-from tfgc._errors import OptionError, PlanMismatchError
+from tfgc._errors import PlanMismatchError
 from tfgc._framework import (
     backward_order,
     layer_settings,
@@ -37,7 +37,6 @@ from tfgc._replay.block import block
 from tfgc._replay.trained import Trained
 from tfgc._tracing import keras_graph
 from tfgc._training import plan_report, segment_boundaries, shared_traces
-from tfgc._training.sliced_segments import SlicesCheck
 
 Table = dict[Ref, Any]
 
@@ -159,18 +158,15 @@ class _SegmentChain:
 
 @dataclasses.dataclass(frozen=True)
 class _SegmentRunner:
-    """Runs one segment on a table: the tensors that it needs of it, those that it produces, the block, and a check."""
+    """Runs one segment on a table: the tensors that it needs of it, those that it produces, and the block."""
 
     needed: tuple[Ref, ...]
     produced: tuple[Ref, ...]
     block: Callable
-    check: Callable | None = None
 
     def __call__(self, table: Mapping[Ref, Any], training: bool | None) -> list[list]:
         """What it makes, as a row of one; see `BackwardChain.run`."""
         tensors = [table[ref] for ref in self.needed]
-        if self.check is not None:
-            self.check(tensors)
         return [self.block(*tensors, training=training)]
 
 
@@ -178,11 +174,6 @@ def _build(
     options: RunOptions, segment: Segment, number: str, kinds: shared_traces.Kinds, stored: Collection[Ref]
 ) -> _SegmentRunner:
     name = f"segment {number}, {segment}"
-    if segment.chunks > 1 and options.watch is not None:
-        raise OptionError(
-            f"check_replay=True compares whole batches, and {name} runs in {segment.chunks} slices of it: leave "
-            "check_replay out, or make a plan without slices"
-        )
     function, replay_fn = _SegmentFunction(options, segment), None
     if segment.inner is not None:
         # Not compiled: a replay is either traced as a whole or meant to run op by op.
@@ -203,8 +194,7 @@ def _build(
         compiled=options.compiled,
         replay_fn=replay_fn,
         settings=function.settings,
-        copied=segment.mode == "recompute" and segment.chunks == 1 and options.watch is None,
-        slices=segment.chunks,
+        copied=segment.mode == "recompute" and options.watch is None,
         selective=segment.selective,
         on_host=tuple(
             i
@@ -217,11 +207,7 @@ def _build(
     )
     if member is not None:
         kinds.add(member, made.calls)
-    check = None
-    if segment.chunks > 1:
-        parts = options.program, function.nodes, function.needed
-        check = SlicesCheck(*parts, function.settings, name, segment.chunks)
-    return _SegmentRunner(function.needed, function.produced, made, check)
+    return _SegmentRunner(function.needed, function.produced, made)
 
 
 class _SegmentFunction:

@@ -68,7 +68,7 @@ def counterparts(program: Program, first: Sequence[str], second: Sequence[str]) 
 def _shape(segment: Segment) -> tuple:
     """Modes and sizes, at every level of a nest."""
     inner = None if segment.inner is None else tuple(map(_shape, segment.inner.segments))
-    return (segment.mode, segment.chunks, segment.selective, len(segment.nodes), inner)
+    return (segment.mode, segment.selective, len(segment.nodes), inner)
 
 
 def _is_comparable(operation: keras.Operation, arguments: Any) -> bool:

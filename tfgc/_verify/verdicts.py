@@ -142,11 +142,11 @@ class StepComparison:
     """Compares results step by step.
 
     `dtype` is the coarsest that the model computes in. The gradient of a tensor or weight is a sum of as many terms as
-    the most `uses` of one. In steps that are `sliced`, kernels and sums round in another order.
+    the most `uses` of one.
     """
 
-    def __init__(self, dtype: str, uses: int, updates: bool = False, sliced: bool = False) -> None:
-        self._updates, self._sliced = updates, sliced
+    def __init__(self, dtype: str, uses: int, updates: bool = False) -> None:
+        self._updates = updates
         self._tolerance = _TOLERANCE[dtype]
         self._epsilon = EPSILON[dtype]
         self._rounding = min(4 * uses * self._epsilon, self._tolerance)
@@ -232,7 +232,7 @@ class StepComparison:
     def _allowed(self, mode: str, kind: str, value: Any, largest: float) -> float:
         if kind == "seed" or (isinstance(value, np.ndarray) and value.dtype.kind in "iub"):
             return 0.0
-        if mode == "eager" and not self._sliced:
+        if mode == "eager":
             if kind == "gradient" and value is not None and differences.norm(value) <= self._epsilon * largest:
                 # It is zero but for rounding: its terms cancel, in another order to another rest.
                 return self._tolerance

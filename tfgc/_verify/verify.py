@@ -132,8 +132,7 @@ def verify(
         if plan is not None and plan.calls:
             whole, parts = names.layers_of(model, plan)
             changed = [*whole, *(part for part, _ in parts)]
-        sliced = plan is not None and any(segment.chunks > 1 for segment in plan.segments)
-        comparison = StepComparison(*_tolerances(model, changed), updates=step.updates, sliced=sliced)
+        comparison = StepComparison(*_tolerances(model, changed), updates=step.updates)
         for mode in modes:
             is_whole = by_default and mode == "graph"
             with users_code(

@@ -170,6 +170,7 @@ def check_names(strategy: Strategy, options: Iterable[str]) -> None:
             hint = offers if others else did_you_mean(option, [*known, *_OF_EVERY_PLAN])
             hint = ": tfgc.plan takes it beside the strategy" if option in _OF_EVERY_PLAN else hint
             hint = ": tfgc.enable(model, layers=...) recomputes what you name" if option == "layers" else hint
+            hint = ": tfgc.recompute(fn, slices=...) runs what you name in slices" if option == "slices" else hint
             raise OptionError(f"strategy {_name(strategy)!r} takes no option {option!r}{hint} ({offer})")
 
 

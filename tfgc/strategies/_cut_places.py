@@ -57,9 +57,9 @@ def dozen(graph: Graph, places: Sequence[int]) -> list[int]:
     return merged(graph, places, 12, 1 + max(graph.cut_bytes) // 64)
 
 
-def with_optimal(graph: Graph, limit: int, slices: int = 1) -> tuple[list[int], list[int], Plan]:
+def with_optimal(graph: Graph, limit: int) -> tuple[list[int], list[int], Plan]:
     """All places, about `limit` of them with those of the plan of least peak, and that plan."""
-    every, optimal = places(graph), strategies.get("optimal")(graph, slices=slices)
+    every, optimal = places(graph), strategies.get("optimal")(graph)
     return every, sorted({*merged(graph, every, limit), *of(optimal)}), optimal
 
 

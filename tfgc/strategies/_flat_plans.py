@@ -21,12 +21,12 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._simulate.work import node_work
 from tfgc.strategies._flat_states import State, States, members
-from tfgc.strategies._segment_costs import SegmentCost, SegmentCosts, runs_until, sliced
+from tfgc.strategies._segment_costs import SegmentCost, SegmentCosts
 
 # Pairs of a state and the row of the step taken from there
 Path: TypeAlias = list[tuple[int, int]]
 # The values of `Steps` for one step
-Row: TypeAlias = tuple[int, int, int, int, float, int, int, bool]
+Row: TypeAlias = tuple[int, int, int, int, float, bool, int, bool]
 
 # Nodes by which segments may grow, each takes 15 microseconds; and how many states of a position segments may always
 # start in: NASNet and U-Net have up to 32.
@@ -41,7 +41,7 @@ class Steps(NamedTuple):
     backward: NDArray[np.int64]  # the same in the replay and the backward pass alone
     added: NDArray[np.int64]  # bytes that are held afterwards in addition
     work: NDArray[Any]  # work of a replay
-    slices: NDArray[np.int64]  # of the batch, in which a segment is recomputed; 0 where the step is a node that is kept
+    kept: NDArray[np.bool_]  # whether the step is a node that is kept, and no segment
     host: NDArray[np.int64]  # bytes that a segment stores on the host, in place of `added`
     selective: NDArray[np.bool_]  # whether the replay of a segment takes over dear products
 
@@ -49,20 +49,14 @@ class Steps(NamedTuple):
 class FlatPlans:
     """All plans without nesting of one graph; none of interest exceeds `limit` bytes.
 
-    Segments that are recomputed may start at `places`, by default at all where one may; those whose nodes allow it may
-    run in `slices` of the batch (see `sliced`), and store inputs on the `host`: `_host_plans` says what fits then.
+    Segments that are recomputed may start at `places`, by default at all where one may; they may store inputs on the
+    `host`: `_host_plans` says what fits then.
     """
 
-    def __init__(
-        self, graph: Graph, limit: int, places: Collection[int] | None = None, slices: int = 1, host: bool = False
-    ) -> None:
-        self.graph = graph
-        self._slices, self._host = slices, host
-        self._sliceable_until = runs_until([cost.sliceable for cost in graph.costs])
+    def __init__(self, graph: Graph, limit: int, places: Collection[int] | None = None, host: bool = False) -> None:
+        self.graph, self._host = graph, host
         self._buffers = b = Buffers.of(graph)
-        works = node_work(graph)[0]
-        self._costs = SegmentCosts(b, works)
-        self._forward_work = [work.forward for work in works]
+        self._costs = SegmentCosts(b, node_work(graph)[0])
         self.limit = limit
         n = len(graph)
         chosen = range(n) if places is None else frozenset(places)
@@ -116,8 +110,6 @@ class FlatPlans:
             for segment in self._costs.sweep(state.position, held, room):
                 if self._may_cut[segment.end]:
                     rows += self._stored(state, segment, room)
-            if self._slices > 1:
-                rows += self._in_slices(state, held, room)
         for target, need, _, added, work, *_ in rows:
             if need <= room:
                 self._found.reach(target, number, need, added, work)
@@ -129,22 +121,11 @@ class FlatPlans:
         if most > room:
             return
         target = self._found.number(segment.end, (state.held | segment.inputs) & self._live_across[segment.end])
-        yield target, most, back, added, segment.work, segment.slices, 0, segment.selective
+        yield target, most, back, added, segment.work, False, 0, segment.selective
         host = sum(self._buffers.size[x] for x in members(segment.inputs)) if self._host else 0
         if host:
             target = self._found.number(segment.end, state.held & self._live_across[segment.end])
-            yield target, most, back, added - host, segment.work, segment.slices, host, segment.selective
-
-    def _in_slices(self, state: State, held: frozenset[int], room: float) -> Iterator[Row]:
-        """The steps over segments that run in slices."""
-        b, start, k = self._buffers, state.position, self._slices
-        live = self._costs.live(start, held)
-        for segment in self._costs.sweep(start, held, k * room, takes_over=False):
-            if segment.end > self._sliceable_until[start]:
-                return
-            if self._may_cut[segment.end] and not segment.selective:
-                work = sum(self._forward_work[i] for i in b.replayed(range(start, segment.end)))
-                yield from self._stored(state, sliced(b, start, live, segment, k, work), room)
+            yield target, most, back, added - host, segment.work, False, host, segment.selective
 
     def _keep(self, state: State, held: frozenset[int]) -> Row:
         """The step over one node that is kept, as the values of `Steps`."""
@@ -156,7 +137,7 @@ class FlatPlans:
         if gradient_bytes is not None:
             back = added + gradient_bytes + b.backward_peak[position]
         after = (state.held | sum(1 << x for x in new if b.size[x])) & self._live_across[position + 1]
-        return self._found.number(position + 1, after), max(need, back), back, added, 0, 0, 0, False
+        return self._found.number(position + 1, after), max(need, back), back, added, 0, True, 0, False
 
     def path(self, row_at: Callable[[int], int]) -> Path:
         """The path of a whole plan that takes this row of the steps at each state."""
@@ -177,15 +158,15 @@ class FlatPlans:
 
     def plan(self, path: Path, *, strategy: str, options: dict[str, Any] | None = None) -> Plan:
         """The `Plan` of a path, neighbouring kept nodes as one segment."""
-        pieces: list[tuple[int, int, str | int]] = []  # of `Plan.from_pieces`
+        pieces: list[tuple[int, int, str]] = []  # of `Plan.from_pieces`
         on_host: set[int] = set()  # ends of segments
         for state, row in path:
             steps = self.steps[state]
             start, end = (self.states[at].position for at in (state, steps.target[row]))
-            slices = int(steps.slices[row])
-            if not slices and pieces and pieces[-1][2] == "keep":
+            how = "keep" if steps.kept[row] else "selective" if steps.selective[row] else "recompute"
+            if how == "keep" and pieces and pieces[-1][2] == "keep":
                 start, _, _ = pieces.pop()
-            pieces.append((start, end, "selective" if steps.selective[row] else slices or "keep"))
+            pieces.append((start, end, how))
             if steps.host[row]:
                 on_host.add(end)
         plan = Plan.from_pieces(self.graph, pieces, strategy=strategy, options=options)

@@ -76,11 +76,11 @@ class HostPlans:
         in_flight, after_kept = 0, False
         for state, row in path:
             steps = self.plans.steps[state]
-            kept = not steps.slices[row]
+            kept = bool(steps.kept[row])
             coming = in_flight if kept or not after_kept else 0
             peak = max(peak, held + max(steps.need[row], steps.backward[row] + coming))
             held += steps.added[row]
-            in_flight, after_kept = (in_flight if kept else int(steps.host[row])), bool(kept)
+            in_flight, after_kept = (in_flight if kept else int(steps.host[row])), kept
             end = int(steps.target[row])
         return int(max(peak, held + self.plans.ends[end] + (0 if after_kept else in_flight)))
 
@@ -101,7 +101,7 @@ class HostPlans:
         usable &= steps.host * self._work_per_byte <= self._forward[ends] - self._forward[start]
         hides = steps.work + self._backward[ends] - self._backward[start]
         for row in np.flatnonzero(usable).tolist():
-            kept, host = not steps.slices[row], int(steps.host[row])
+            kept, host = bool(steps.kept[row]), int(steps.host[row])
             coming = labels.in_flight if kept or not vertex.after_kept else nothing
             fits = labels.device + np.maximum(steps.need[row], steps.backward[row] + coming) <= budget
             fits &= labels.host + host <= self._host_budget

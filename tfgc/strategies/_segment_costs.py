@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tfgc._core.buffers import Buffers
-from tfgc._simulate import sliced_events
 from tfgc._simulate.work import NodeWork, takes_over_products
 from tfgc.strategies._segment_peaks import FirstPass, Replay
 
@@ -26,7 +25,6 @@ class SegmentCost(NamedTuple):
     inputs: int  # buffers, as the bits of a number
     work: float  # work of the replay's forward part
     selective: bool = False  # whether the replay takes over dear products as well
-    slices: int = 1  # of the batch, in which it runs
 
 
 class SegmentCosts:
@@ -63,9 +61,9 @@ class SegmentCosts:
         b = self.buffers
         return self._live[position] - sum(b.size[x] for x in held if b.last_read[x] >= position)
 
-    def sweep(self, start: int, held: frozenset[int], limit: float, takes_over: bool = True) -> Iterator[SegmentCost]:
+    def sweep(self, start: int, held: frozenset[int], limit: float) -> Iterator[SegmentCost]:
         """Yield a `SegmentCost` for each end, and a selective one, as long as no more than `limit` bytes are needed."""
-        growing = _GrowingSegment(self, self._live, start, held, self.replay_peak if takes_over else self.saving_peak)
+        growing = _GrowingSegment(self, self._live, start, held, self.replay_peak)
         for end in range(start + 1, self.replayable_until[start] + 1):
             growing.extend(end, [i for i in self._newly_replayed[end] if i >= start])
             if growing.least > limit:
@@ -137,26 +135,3 @@ class _GrowingSegment:
             self._input_bytes += self._buffers.size[number]
             self._first_pass.capture(number)
         return self._replay.use(number, at)
-
-
-def sliced(b: Buffers, start: int, live: int, segment: SegmentCost, slices: int, work: float) -> SegmentCost:
-    """The cost in slices of a segment from `start` on, from that as a whole.
-
-    An estimate from above of what the simulator counts event by event: of the most bytes inside the segment the share
-    of a slice counts, and all that is outside counts as if it lasted from its start to its end. `live` are bytes alive
-    before it that are not held, `work` is that of its replay, which takes over no results.
-    """
-    part = range(start, segment.end)
-    gradients = sliced_events.weight_gradients(b.graph, part, slices)
-    results = sum(b.result_bytes[i] for i in part)
-    captured = segment.captured_bytes - results
-    joined = sum(b.size[x] for x in sliced_events.outputs(b, part))
-    samples = b.graph.batch_size
-    forward = live + joined + max(0, sliced_events.share(segment.forward_peak - live, samples, slices))
-    waiting = b.pending_gradient_bytes[segment.end]
-    handed = sum(size for _, size in sliced_events.cotangents(b, part)[0])
-    replay = max(g.of_a_slice for g in gradients) + sum(g.perhaps for g in gradients)
-    replay += max(0, sliced_events.share(segment.replay_peak - results - captured - waiting, samples, slices))
-    replay_peak = captured + waiting + handed + sum(g.joined for g in gradients)
-    replay_peak += max(replay, sum(g.products for g in gradients))
-    return SegmentCost(segment.end, forward, replay_peak, captured, segment.inputs, work, slices=slices)

@@ -29,9 +29,8 @@ from tfgc.strategies._flat_plans import FlatPlans
 from tfgc.strategies._frontier import Frontier
 from tfgc.strategies._nested_plans import NestedPlans, TooManyPasses
 
-# Plans that are judged: over all of the front and of its lower end, and the same in slices.
+# Plans that are judged: over all of the front and of its lower end.
 _CANDIDATES, _LOW_CANDIDATES = 128, 32
-_SLICED_CANDIDATES, _LOW_SLICED_CANDIDATES = 24, 16
 # Of so many positions nested plans are always made; of more, up to this multiple of the least peak without nesting.
 _FEW, _NESTED_UP_TO = 40, 1.3
 # Up to so many nodes the plan of `optimal` is part of the front.
@@ -44,15 +43,14 @@ def plan(
     budget: int,
     positions: int = 100,
     nested: bool = True,
-    slices: int = 1,
     host_budget: Any = None,
     bandwidth: Any = None,
     speed: float | None = None,
 ) -> Plan:
     """Return the plan of least work whose predicted peak, weights left out, is at most `budget` bytes.
 
-    With `slices=8` segments whose nodes allow it may run in eight slices of the batch; with `host_budget="4GB"` inputs
-    of segments may wait in the host's memory, where `bandwidth` and `speed` are as in `hybrid`. Neither are nested.
+    With `host_budget="4GB"` inputs of segments may wait in the host's memory, where `bandwidth` and `speed` are as in
+    `hybrid`. Such plans are not nested.
 
     Example:
         >>> import keras, tfgc
@@ -63,7 +61,7 @@ def plan(
         True
     """
     options = {"host_budget": host_budget, "bandwidth": bandwidth, "speed": speed}
-    return frontier(graph, positions=positions, nested=nested, slices=slices, **options).within(budget)
+    return frontier(graph, positions=positions, nested=nested, **options).within(budget)
 
 
 def frontier(
@@ -71,14 +69,12 @@ def frontier(
     *,
     positions: int = 100,
     nested: bool = True,
-    slices: int = 1,
     host_budget: Any = None,
     bandwidth: Any = None,
     speed: float | None = None,
 ) -> Frontier:
     """The plans from the least peak to the plain step."""
     positions, nested = check_int("positions", positions), check_bool("nested", nested)
-    slices = check_int("slices", slices)
     plain, most = Plan.from_cuts(graph, [], strategy="budget"), outlooks.plain_peak(graph)
     places = _cut_places.places(graph)
     starts = _cut_places.affordable(graph, places, most, 4 * positions)
@@ -95,10 +91,8 @@ def frontier(
         optimal = strategies.get("optimal")(graph)
         plans.append(dataclasses.replace(optimal, strategy="budget", options=of_flat))
     options = coarsened(chosen)
-    if slices > 1:
-        plans += _in_slices(graph, chosen, most, {**options, "slices": slices})
     if host_budget is not None:
-        of_host = {"host_budget": host_budget, "bandwidth": bandwidth, "speed": speed, "slices": slices}
+        of_host = {"host_budget": host_budget, "bandwidth": bandwidth, "speed": speed}
         on_host = strategies.frontier(graph, "hybrid", **of_host).plans
         plans += [dataclasses.replace(each, strategy="budget") for each in on_host]
     elif bandwidth is not None or speed is not None:
@@ -110,14 +104,12 @@ def frontier(
     return Frontier(graph, plans, lambda below: _nested(graph, chosen, min(below, most), options), _NESTED_UP_TO)
 
 
-def _without_nesting(
-    plans: FlatPlans, most: int, options: dict[str, Any], over_all: int = _CANDIDATES, low_end: int = _LOW_CANDIDATES
-) -> Iterator[Plan]:
+def _without_nesting(plans: FlatPlans, most: int, options: dict[str, Any]) -> Iterator[Plan]:
     """Plans from the least peak to `most`; the lower end once more, where memory is counted in smaller slots."""
     paths = front(plans, most)
     if paths:
         low = min(most, 2 * min(map(plans.peak, paths)))
-        for path in spread(paths, over_all) + spread(front(plans, low), low_end):
+        for path in spread(paths, _CANDIDATES) + spread(front(plans, low), _LOW_CANDIDATES):
             yield plans.plan(path, strategy="budget", options=options)
 
 
@@ -131,11 +123,3 @@ def _nested(graph: Graph, places: Sequence[int], most: int, options: dict[str, A
         return
     for slot in spread(found.front(), _CANDIDATES):
         yield Plan.from_pieces(graph, found.pieces(slot), strategy="budget", options=options)
-
-
-def _in_slices(graph: Graph, places: Sequence[int], most: int, options: dict[str, Any]) -> Iterator[Plan]:
-    """Plans of which some segments run in slices, from the least peak to `most`."""
-    least = strategies.get("optimal")(graph, slices=options["slices"])
-    yield dataclasses.replace(least, strategy="budget", options=options)
-    plans = FlatPlans(graph, most, places, options["slices"])
-    yield from _without_nesting(plans, most, options | plans.searched, _SLICED_CANDIDATES, _LOW_SLICED_CANDIDATES)

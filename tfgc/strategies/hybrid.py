@@ -1,4 +1,4 @@
-"""Keep, recompute, slice and offload, chosen together: the least work for two budgets, of the device and of the host.
+"""Keep, recompute and offload, chosen together: the least work for two budgets, of the device and of the host.
 
 A hybrid of recomputation and offloading after Beaumont et al., "Efficient Combination of Rematerialization and
 Offloading for Training DNNs" (POFO), NeurIPS 2021, for any graph in its fixed order; see `_host_plans`. One replay, not
@@ -33,7 +33,6 @@ def plan(
     *,
     budget: int,
     host_budget: Any = None,
-    slices: int = 1,
     bandwidth: Any = None,
     speed: float | None = None,
     positions: int = 40,
@@ -51,7 +50,7 @@ def plan(
         >>> sum(segment.host_bytes or 0 for segment in plan.segments) <= 1_000_000
         True
     """
-    options = {"host_budget": host_budget, "slices": slices, "bandwidth": bandwidth, "speed": speed}
+    options = {"host_budget": host_budget, "bandwidth": bandwidth, "speed": speed}
     return frontier(graph, positions=positions, **options).within(budget)
 
 
@@ -59,28 +58,25 @@ def frontier(
     graph: Graph,
     *,
     host_budget: Any = None,
-    slices: int = 1,
     bandwidth: Any = None,
     speed: float | None = None,
     positions: int = 40,
 ) -> Frontier:
     """The plans from the least peak to the plain step."""
-    host, slices = HostMemory.of(graph, host_budget, bandwidth, speed), check_int("slices", slices)
-    plans, left_out = _found(graph, host, slices, check_int("positions", positions))
-    if left_out and slices > 1:  # Slices add labels, and what is thinned out may be better.
-        plans += _found(graph, host, 1, positions)[0]
+    host = HostMemory.of(graph, host_budget, bandwidth, speed)
+    plans, left_out = _found(graph, host, check_int("positions", positions))
     plans.append(Plan.from_cuts(graph, [], strategy="hybrid"))
-    options = {**host.options, **({} if slices == 1 else {"slices": slices}), **left_out}
+    options = {**host.options, **left_out}
     plans = [dataclasses.replace(each, strategy="hybrid", options=options, link=host.link) for each in plans]
     return Frontier(graph, (each for each in plans if host.allows(graph, each)))
 
 
-def _found(graph: Graph, host: HostMemory, slices: int, positions: int) -> tuple[list[Plan], dict[str, Any]]:
+def _found(graph: Graph, host: HostMemory, positions: int) -> tuple[list[Plan], dict[str, Any]]:
     """The plans of least work at each budget, or at some, and that of least peak; what options say if not all are."""
-    places, chosen, optimal = _cut_places.with_optimal(graph, positions, slices)
+    places, chosen, optimal = _cut_places.with_optimal(graph, positions)
     most, (floor, _) = outlooks.plain_peak(graph), outlooks.floor(graph)
-    found = HostPlans(_cut_places.searched(graph, most, chosen, slices=slices, host=True), host)
-    least = found.least_peak(max(1, floor // slices), most)
+    found = HostPlans(_cut_places.searched(graph, most, chosen, host=True), host)
+    least = found.least_peak(max(1, floor), most)
     states = len(found.plans.states)
     some = _OF_SMALL if states <= _SMALL else _OF_LARGE
     paths = _every(found, most) if states <= _ALL else map(found.cheapest, np.geomspace(least, most, some).astype(int))

@@ -24,7 +24,6 @@ from typing import Any
 from tfgc import strategies
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
-from tfgc._errors import check_int
 from tfgc._simulate import simulator
 from tfgc.strategies import _cut_places
 from tfgc.strategies._flat_paths import front, least_peak, least_peak_bytes, spread
@@ -38,11 +37,8 @@ _MOST_STATES = 5000
 _NEAR, _NEAR_PLANS = 1.1, 32
 
 
-def plan(graph: Graph, *, slices: int = 1) -> Plan:
+def plan(graph: Graph) -> Plan:
     """Return the plan of least predicted peak.
-
-    With `slices=8` segments whose nodes allow it may run in eight slices of the batch. What these need is estimated
-    from above, so that the guarantee is one for plans without slices; the simulator chooses between both.
 
     Example:
         >>> import keras, tfgc
@@ -52,7 +48,6 @@ def plan(graph: Graph, *, slices: int = 1) -> Plan:
         >>> best.outlook.peak_bytes <= simple.outlook.peak_bytes
         True
     """
-    slices = check_int("slices", slices)
     places, sqrt = _cut_places.places(graph), strategies.get("sqrt")
     allowed, simple = set(places), []
     for n in _counts(len(graph)):
@@ -67,14 +62,9 @@ def plan(graph: Graph, *, slices: int = 1) -> Plan:
         finer = FlatPlans(graph, int(least_peak_bytes(plans)))
         if not finer.searched:
             plans, options = finer, {}
-    candidates = [plans]
-    if slices > 1:
-        options["slices"] = slices
-        candidates.append(FlatPlans(graph, limit, chosen, slices))
-    for each in candidates:
-        options |= each.searched
-    paths = ((each, least_peak(each)) for each in candidates)
-    found = [each.plan(path, strategy="optimal", options=options) for each, path in paths if path is not None]
+    options |= plans.searched
+    path = least_peak(plans)
+    found = [] if path is None else [plans.plan(path, strategy="optimal", options=options)]
     if "searched" in options:  # The simple plan may be among what was left out.
         found.append(Plan.from_cuts(graph, cuts, strategy="optimal", options=options))
     best = Frontier(graph, found).plans[0]
