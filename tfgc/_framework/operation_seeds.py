@@ -35,6 +35,17 @@ def continued() -> Iterator[None]:
         _counts[stream] = _numbers[graph]
 
 
+def count() -> int:
+    """How many operations have a number."""
+    return 0 if context.global_seed() is None else _counts.get(versions.attribute(context.context(), "_rng"), 0)
+
+
+def put_back(before: int) -> None:
+    """Number what is traced next as what was traced since there were so many."""
+    if context.global_seed() is not None:
+        _counts[versions.attribute(context.context(), "_rng")] = before
+
+
 @contextlib.contextmanager
 def eager_ones_put_back() -> Iterator[None]:
     """Let what draws eagerly after this get the seeds that it would have got without what draws in here."""

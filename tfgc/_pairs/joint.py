@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfgc._framework import added_losses, graph_building, tensor_attributes
+from tfgc._framework import added_losses, graph_building, operation_seeds, tensor_attributes
 from tfgc._pure.tensor_packing import Packing
 from tfgc._step import gradient_calls
 from tfgc._step.trace import Trace
@@ -81,6 +81,7 @@ class Joint:
             self._tape,
             added_losses.losses_noted() as losses,
             graph_building.captures_replaced(stand_ins, self.captured),
+            operation_seeds.continued(),
         ):
             self._tape.watch([t for t, flows in zip(tensors, self._flows) if flows and is_differentiable(t)])
             self._tape.watch(self._watched or [])

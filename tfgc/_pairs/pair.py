@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfgc._framework import (
     graph_gradients,
     isolated_traces,
+    operation_seeds,
     private_api,
     tensor_attributes,
     variable_reads,
@@ -59,14 +60,20 @@ class Pair:
                 return Joint(fn, packing, specs, flows, xla, *others)
 
         xla = private_api.in_xla()
-        start = python_random.state()
-        joint = isolated_traces.in_own_thread(traced)
+        start, drawing = python_random.state(), operation_seeds.count()
+        try:
+            joint = isolated_traces.in_own_thread(traced)
+        except Exception:  # What runs plainly draws what a plain run draws.
+            python_random.rewind(start)
+            operation_seeds.put_back(drawing)
+            raise
         chooses = python_random.state() != start  # so that the next call may do another thing
         outer = list({id(t): t for t in joint.captured if is_differentiable(t) and may_flow(t)}.values())
         watched = _watched(joint)
         if outer or {*map(id, watched)} != {*map(id, joint.watched)}:
             if chooses:
                 python_random.rewind(start)
+            operation_seeds.put_back(drawing)
             joint = isolated_traces.in_own_thread(functools.partial(traced, outer, watched))
         self.joint, self.outer, self._name = joint, outer, name
         self.may_serve_again = not (chooses or outer)
