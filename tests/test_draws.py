@@ -374,3 +374,30 @@ def test_draws_of_up_to_a_sixteenth_of_what_is_computed_are_stored(drawn, is_sto
         tf.negative(tf.compat.v1.placeholder(tf.float32, (1600 - drawn,)))
         tf.raw_ops.RandomUniform(shape=[drawn], dtype=tf.float32)  # the constant of its shape does not count
     assert (random_draws.too_large(graph.get_operations()) is None) == is_stored
+
+
+def test_recomputed_functions_draw_apart():
+    """Each is a graph of its own, whose operations TensorFlow numbers from zero: both drew the same."""
+    keras.utils.set_random_seed(3)
+    x = tf.ones((64,))
+    one, other = (tfgc.recompute(lambda x: x * tf.random.uniform((64,))) for _ in range(2))
+    drawn = []
+    for function in (one, other):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(function(x))
+        drawn.append(tape.gradient(y, x).numpy())
+    assert (drawn[0] != drawn[1]).mean() > 0.9
+
+
+@pytest.mark.filterwarnings("ignore::tfgc.NotReplayableWarning")
+def test_a_recomputed_function_that_cannot_be_traced_draws_as_plain_code_does():
+    def scaled(x):
+        scale = random.random()
+        return x * scale if float(tf.reduce_sum(x)) > 0.0 else x
+
+    made = []
+    for function in (scaled, tfgc.recompute(scaled)):
+        keras.utils.set_random_seed(3)
+        made.append([function(tf.ones(4)).numpy() for _ in range(2)])
+    np.testing.assert_array_equal(*made)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfgc._framework import private_api
 from tfgc._framework.graph_building import patched, scratch_graph
-from tfgc._framework.internals import op_callbacks, tensor_util
+from tfgc._framework.internals import op_callbacks
 from tfgc._framework.versions import attribute
 
 
@@ -71,12 +71,6 @@ def outside_clusters(is_one: Callable[[str], bool]) -> Iterator[None]:
     for op in made:
         if is_one(op.type):
             attribute(op, "_set_attr")("_XlaCompile", tf.compat.v1.AttrValue(b=False))
-
-
-def shape_of_value(tensor: tf.Tensor) -> tf.TensorShape:
-    """What is known of a shape that a tensor holds."""
-    found: Any = tensor_util.constant_value_as_shape(tensor)
-    return found
 
 
 _callbacks = threading.local()
