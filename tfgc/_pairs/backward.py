@@ -66,7 +66,7 @@ class Backward:
         wanted = self._wanted(parts)
         flat = tuple(k for k, source in enumerate(_owners(parts)) if source in wanted)
         with graph_building.redirect_captures(self._captures):
-            dy = [graph_building.capture(tf.convert_to_tensor(upstream[k])) for k in asked]
+            dy = [_unfolded(graph_building.capture(tf.convert_to_tensor(upstream[k]))) for k in asked]
             if directions.segments is not None and through == self._through and not recorded and self._may_take():
                 found = iter(self._by_segments(directions, stateful, dy, flat))
             else:
@@ -122,6 +122,13 @@ class Backward:
 def _owners(parts: Sequence[int]) -> list[int]:
     """For each tensor of gradients the position of the gradient."""
     return [k for k, n in enumerate(parts) for _ in range(n)]
+
+
+def _unfolded(upstream: tf.Tensor) -> tf.Tensor:
+    """An upstream gradient, hidden where it may be a constant: each call would hold all that follows from it."""
+    if tf.executing_eagerly() or upstream.shape.rank != 0:
+        return upstream
+    return tf.raw_ops.PlaceholderWithDefault(input=upstream, shape=[])
 
 
 def _captured(stored: Any) -> Any:

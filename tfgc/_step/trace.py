@@ -76,7 +76,7 @@ class Trace:
         begun = [start for start, _ in self.calls]
         spans = [span for span, is_outermost in zip(self.calls, outermost) if is_outermost]
         variants, sizes = Variants(self._rows), sized(self.ops, self.nodes, self.definition, self._shapes)
-        ops, call, values = {}, 0, Values()
+        ops, call, values, fixed = {}, 0, Values(), set[int]()
         for i, (op, like, node) in enumerate(zip(self.ops, sizes, self.nodes)):
             while call < len(begun) and begun[call] <= i:
                 call += 1
@@ -84,18 +84,28 @@ class Trace:
             # What a list holds may be counted elsewhere; planned it is, or what reads it would follow from nothing.
             least = 0 if op.type not in LOOPS else SMALL if self._small is None else self._small
             read = tuple(map(self._behind_gathered, read)) if call else read
+            is_stateful = op.type == "Placeholder" or (
+                op.type not in _MAY_READ_AGAIN and _is_stateful(node, self._functions)
+            )
+            # TensorFlow computes what follows from constants once, and holds it as a constant.
+            if op.type == "Const" or (read and not is_stateful and all(t[0] in fixed for t in read)):
+                fixed.add(i)
             ops[i] = Op(
                 node.name,
                 op.type,
                 read,
                 (*controls, *values.readers(i, op.type, read, call)),
                 tuple(
-                    max(variants.bytes(t), least) if t.dtype == tf.variant else tensor_bytes(other, self._rows)
+                    0
+                    if i in fixed
+                    else max(variants.bytes(t), least)
+                    if t.dtype == tf.variant
+                    else tensor_bytes(other, self._rows)
                     for t, other in zip(op.outputs, like.outputs)
                 ),
                 call,
                 any(start <= i < end for start, end in spans),
-                op.type == "Placeholder" or (op.type not in _MAY_READ_AGAIN and _is_stateful(node, self._functions)),
+                is_stateful,
                 work(like, self._rows),
             )
         results = tuple(map(self.tensor, self.results))
