@@ -1,5 +1,7 @@
 """Reading, splitting and enabling models: what a user's model can be made of."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -53,9 +55,9 @@ def targets(build):
 
 @pytest.mark.parametrize(("build", "mode"), in_turn(MODELS))
 def test_enabled_model_trains_as_the_plain_one(build, mode):
-    # More than two uses of a tensor, spread over segments, sum in another order.
-    allowed = 4 * 4 * 1.2e-7 if mode == "eager" and build in (nested, ops_as_layers) else 0.0
-    check_enabled(build, MODELS[build], targets(build), mode, segments=4, allowed=allowed)
+    # Its first bias has a gradient that is zero but for rounding.
+    with graph_optimizer.off() if build is nested_frozen_inference else contextlib.nullcontext():
+        check_enabled(build, MODELS[build], targets(build), mode, segments=4)
 
 
 @pytest.mark.parametrize("build", MODELS)

@@ -22,10 +22,7 @@ UNDER_XLA = [models.dropout, models.auxiliary_losses, models.convolution_bias_be
 
 @pytest.mark.parametrize(("build", "mode"), in_turn(models.STATEFUL, first=1))
 def test_enabled_model_trains_as_the_plain_one(build, mode):
-    allowed = models.ROUNDING.get(build, 0.0) if mode == "eager" else 0.0
-    if mode == "eager" and build is models.convolution_bias_before_normalization:
-        allowed = 4e-7  # oneDNN joins other operations in the functions of a plan (docs/design/pairs.md)
-    check_enabled(build, models.inputs_of(build), Y, mode, segments=3, allowed=allowed)
+    check_enabled(build, models.inputs_of(build), Y, mode, segments=3)
 
 
 @pytest.mark.parametrize("mode", mostly("compiled"))
@@ -57,7 +54,8 @@ def test_plain_tf_variables_in_an_enabled_model(mode):
 
 @pytest.mark.parametrize(("build", "mode"), in_turn(models.STATEFUL, ("graph", "eager")))
 def test_recomputed_model_trains_as_the_plain_one(build, mode):
-    allowed = models.ROUNDING.get(build, 0.0) if mode == "eager" else 0.0
+    # Of the gradients by three of its results plain code makes one sum, and the tape another.
+    allowed = 4 * 3 * 1.2e-7 if mode == "eager" and build is models.losses_on_one_tensor else 0.0
     check_recomputed(build, models.inputs_of(build), Y, mode, allowed=allowed)
 
 

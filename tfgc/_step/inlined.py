@@ -6,7 +6,8 @@ stays a call.
 
 TensorFlow adds the gradients of a tensor that is used often when all are there: a weight of a recurrent cell has one
 for each step, an activation of a network that is differentiated twice half a dozen. Sums of two hold one or two. They
-are made in the order in which the kernel adds, so that the bits are the same.
+are made in the order in which the kernel adds, so that the bits are the same: it begins with the first term that it may
+write over. https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/kernels/aggregate_ops.h
 """
 
 import functools
@@ -17,6 +18,7 @@ import tensorflow as tf
 
 from tfgc._framework import concrete_functions
 from tfgc._step import inner_reads
+from tfgc._step.step import NOT_OF_THE_STEP, VIEWS
 
 
 class Inlined:
@@ -31,8 +33,8 @@ class Inlined:
         functions: What nodes call besides what they called as made.
     """
 
-    def __init__(self, graph: Any, functions: Mapping[str, Any], small: int, every: bool = False) -> None:
-        self._functions, self._small, self._every = functions, small, every
+    def __init__(self, graph: Any, functions: Mapping[str, Any], every: bool = False) -> None:
+        self._functions, self._every = functions, every
         self.functions: list[Any] = []
         self.ops: list[tf.Operation] = []
         self.nodes: list[Any] = []
@@ -47,6 +49,7 @@ class Inlined:
         read_as = {(t.op.name, 0): name for t, name in zip(graph.inputs, given)}
         waited: dict[str, list[str]] = {name: [] for name, _ in read_as}
         stateful: list[str] = []
+        at = _positions(graph)
         begins: list[int] = []
         self.graphs.append((graph, begins))
 
@@ -84,7 +87,9 @@ class Inlined:
                     if "While" in op.type:
                         read_as[op.name, i] = read[i]  # what a loop handed on
                     read[i] = f"{scope}{op.name}/read/{i}"
-            if op.type == "AddN" and len(read) > 2 and self._is_large(op.outputs[0]):
+            if op.type == "AddN" and len(read) > 2 and op.name in at and op.outputs[0].dtype != tf.variant:
+                k = next((k for k, t in enumerate(op.inputs) if _may_be_written_over(t, op, at)), 0)
+                read[0], read[k] = read[k], read[0]
                 *sums, (_, *read) = _sums(f"{scope}{op.name}", read)
                 for name, *pair in sums:
                     self._append(op, node, name, pair, [])
@@ -111,9 +116,29 @@ class Inlined:
         self.ops.append(op)
         self.nodes.append(made)
 
-    def _is_large(self, tensor: tf.Tensor) -> bool:
-        count = tensor.shape.num_elements()
-        return tensor.dtype != tf.variant and (count is None or count * tensor.dtype.size >= self._small)
+
+def _may_be_written_over(tensor: tf.Tensor, by: tf.Operation, at: Mapping[str, int]) -> bool:
+    """Whether a tensor is the step's own, or comes to a gradient from outside, and nothing that runs reads it later."""
+    results, given = ({id(t) for t in row} for row in (tensor.graph.outputs, tensor.graph.inputs))
+    while id(tensor) not in results and all(at.get(op.name, 0) <= at[by.name] for op in tensor.consumers()):
+        if tensor.op.type == "Placeholder":
+            return id(tensor) not in given
+        if tensor.op.type not in VIEWS or not tensor.op.inputs:
+            return tensor.op.type not in NOT_OF_THE_STEP
+        tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
+    return False
+
+
+def _positions(graph: Any) -> dict[str, int]:
+    """For each operation that runs when a graph does its position."""
+    found: set[str] = set()
+    waiting = [*(t.op for t in graph.outputs), *graph.control_outputs]
+    while waiting:
+        op = waiting.pop()
+        if op.name not in found:
+            found.add(op.name)
+            waiting += [*(t.op for t in op.inputs), *op.control_inputs]
+    return {op.name: i for i, op in enumerate(graph.get_operations()) if op.name in found}
 
 
 def _sums(name: str, terms: Sequence[str]) -> list[tuple[str, str, str]]:

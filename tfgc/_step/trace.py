@@ -54,7 +54,7 @@ class Trace:
         self.function, self._noted = function, noted
         self.definition = function.graph.as_graph_def()
         functions = {each.signature.name: each for each in self.definition.library.function}
-        inlined = Inlined(function.graph, functions, SMALL if small is None else small, every)
+        inlined = Inlined(function.graph, functions, every)
         self.definition.library.function.extend(inlined.functions)
         self._functions = functions | {each.signature.name: each for each in inlined.functions}
         self.registered = list(map(concrete_functions.registered, inlined.functions))
@@ -77,12 +77,18 @@ class Trace:
         spans = [span for span, is_outermost in zip(self.calls, outermost) if is_outermost]
         variants, sizes = Variants(self._rows), sized(self.ops, self.nodes, self.definition, self._shapes)
         ops, call, values, fixed = {}, 0, Values(), set[int]()
+
+        def size(made: tf.Tensor, like: tf.Tensor) -> int:
+            if made.dtype != tf.variant:
+                return tensor_bytes(like, self._rows)
+            # What a list holds may be counted elsewhere; planned it is, or what reads it would follow from nothing.
+            least = 0 if made.op.type not in LOOPS else SMALL if self._small is None else self._small
+            return max(variants.bytes(made), least)
+
         for i, (op, like, node) in enumerate(zip(self.ops, sizes, self.nodes)):
             while call < len(begun) and begun[call] <= i:
                 call += 1
             read, controls = self.read[i]
-            # What a list holds may be counted elsewhere; planned it is, or what reads it would follow from nothing.
-            least = 0 if op.type not in LOOPS else SMALL if self._small is None else self._small
             read = tuple(map(self._behind_gathered, read)) if call else read
             is_stateful = op.type == "Placeholder" or (
                 op.type not in _MAY_READ_AGAIN and _is_stateful(node, self._functions)
@@ -95,14 +101,7 @@ class Trace:
                 op.type,
                 read,
                 (*controls, *values.readers(i, op.type, read, call)),
-                tuple(
-                    0
-                    if i in fixed
-                    else max(variants.bytes(t), least)
-                    if t.dtype == tf.variant
-                    else tensor_bytes(other, self._rows)
-                    for t, other in zip(op.outputs, like.outputs)
-                ),
+                (0,) * len(op.outputs) if i in fixed else tuple(map(size, op.outputs, like.outputs)),
                 call,
                 any(start <= i < end for start, end in spans),
                 is_stateful,
