@@ -63,10 +63,10 @@ class Segments:
         self._given = {*reading.arguments, *(reading.trace.tensor(name)[0] for name in reading.upstream)}
         self._nodes = {node.name: node for node in emit.definition(reading.trace, self._step, False).node}
         self._late = self._found_late()
-        self._early = {i for i in self._step.order if i not in self._late}
+        self._early = {*self._step.order} - self._late
         read = {t for row in self._backward_rows(self._gradients) for t in self._takes(row)}
-        stored = sorted(t for t in {*read, *self._gradients} if t[0] not in self._late | self._given)
-        self._of_name = {self._name(t): t for t in stored}
+        others = self._late | self._given
+        self._of_name = {self._name(t): t for t in sorted({*read, *self._gradients}) if t[0] not in others}
         self.stored = list(self._of_name)
         self._known: dict[tuple[int, ...], list[Function]] = {}
         self.gives_away = True
@@ -142,15 +142,18 @@ class Segments:
         return found[::-1]
 
     def _backward_rows(self, gradients: Sequence[Tensor]) -> list[list[int]]:
-        """The operations of each function of backward."""
+        """The operations of each function of backward: of a segment's copies on, or from another hosted tensor on."""
         ops = self._step.ops
         needed = self._behind([t[0] for t in gradients if t[0] in self._late], self._early)
-        segment: tuple[int, ...] = ()
+        segment, fetched = (), set[Tensor]()
 
         def starts(_: int, i: int) -> bool:
-            nonlocal segment
+            nonlocal segment, fetched
             before, segment = segment, ops[i].segment or segment
-            return segment != before
+            read = {t for t in ops[i].inputs if self._name(t) in self._hosted} if self._hosted else set()
+            is_new = segment != before or bool(fetched and read - fetched)
+            fetched = read if is_new else fetched | read
+            return is_new
 
         return list(rows.cut([i for i in self._step.order if i in needed], starts))
 
@@ -182,14 +185,12 @@ class Segments:
     @functools.cached_property
     def _filters(self) -> Mapping[Tensor, list[int]]:
         found: dict[Tensor, list[int]] = {}
-        for i, op in self._step.ops.items():
-            if op.type == "Conv2DBackpropFilter":
-                found.setdefault(op.inputs[2], []).append(i)
+        for i in (i for i, op in self._step.ops.items() if op.type == "Conv2DBackpropFilter"):
+            found.setdefault(self._step.ops[i].inputs[2], []).append(i)
         return found
 
     def _as_nodes(self, numbers: Collection[int]) -> list[Any]:
-        names = (self._step.ops[i].name for i in sorted(numbers, key=self._step.at.__getitem__))
-        return [self._nodes[name] for name in names]
+        return [self._nodes[self._step.ops[i].name] for i in sorted(numbers, key=self._step.at.__getitem__)]
 
     def _name(self, tensor: Tensor) -> str:
         return self._step.tensor_name(tensor) if tensor[0] in self._step.ops else self._reading.name(tensor)

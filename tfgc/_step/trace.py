@@ -21,8 +21,6 @@ from tfgc._step.stored_variants import Variants
 from tfgc._step.values import Values
 from tfgc._step.work import tensor_bytes, work
 
-# A read of a variable, alone of all stateful operations, may be done twice: a copy reads what the first one read.
-_MAY_READ_AGAIN = ("ReadVariableOp",)
 # Of all bytes that a step makes, a buffer that is planned takes at least one of so many shares.
 _SHARES = 2000
 
@@ -77,23 +75,13 @@ class Trace:
         spans = [span for span, is_outermost in zip(self.calls, outermost) if is_outermost]
         variants, sizes = Variants(self._rows), sized(self.ops, self.nodes, self.definition, self._shapes)
         ops, call, values, fixed = {}, 0, Values(), set[int]()
-
-        def size(made: tf.Tensor, like: tf.Tensor) -> int:
-            if made.dtype != tf.variant:
-                return tensor_bytes(like, self._rows)
-            # What a list holds may be counted elsewhere; planned it is, or what reads it would follow from nothing.
-            least = 0 if made.op.type not in LOOPS else SMALL if self._small is None else self._small
-            return max(variants.bytes(made), least)
-
         for i, (op, like, node) in enumerate(zip(self.ops, sizes, self.nodes)):
             while call < len(begun) and begun[call] <= i:
                 call += 1
             read, controls = self.read[i]
             read = tuple(map(self._behind_gathered, read)) if call else read
-            is_stateful = op.type == "Placeholder" or (
-                op.type not in _MAY_READ_AGAIN and _is_stateful(node, self._functions)
-            )
-            # TensorFlow computes what follows from constants once, and holds it as a constant.
+            is_stateful = op.type == "Placeholder" or (op.type != "ReadVariableOp" and self.is_stateful(i))
+            # What follows from constants TensorFlow computes once, and holds. A read may be done again.
             if op.type == "Const" or (read and not is_stateful and all(t[0] in fixed for t in read)):
                 fixed.add(i)
             ops[i] = Op(
@@ -101,7 +89,7 @@ class Trace:
                 op.type,
                 read,
                 (*controls, *values.readers(i, op.type, read, call)),
-                (0,) * len(op.outputs) if i in fixed else tuple(map(size, op.outputs, like.outputs)),
+                (0,) * len(op.outputs) if i in fixed else self._sizes(op, like, variants),
                 call,
                 any(start <= i < end for start, end in spans),
                 is_stateful,
@@ -111,21 +99,16 @@ class Trace:
         kept = [self._at[name] for name in self.last]
         wanted = _needed(ops, [i for i, _ in results] + kept + [i for i, op in ops.items() if op.is_stateful])
         order = tuple(i for i in ops if i in wanted)
-        small = self._small
-        if small is None:  # what is small in a large step is most of a small one
-            small = min(SMALL, sum(sum(ops[i].sizes) for i in order) // _SHARES)
+        # What is small in a large step is most of a small one.
+        small = min(SMALL, sum(sum(ops[i].sizes) for i in order) // _SHARES) if self._small is None else self._small
         return Step({i: ops[i] for i in order}, order, results, tuple(outermost), small)
 
     @functools.cached_property
     def read(self) -> list[tuple[tuple[Tensor, ...], tuple[int, ...]]]:
         """For each operation the tensors that it reads, and the operations that it waits for."""
-        return [
-            (
-                tuple(self.tensor(name) for name in node.input if name[0] != "^"),
-                tuple(self._at[name[1:]] for name in node.input if name[0] == "^"),
-            )
-            for node in self.nodes
-        ]
+        rows = [[name for name in node.input if name[0] != "^"] for node in self.nodes]
+        waits = [[name[1:] for name in node.input if name[0] == "^"] for node in self.nodes]
+        return [(tuple(map(self.tensor, r)), tuple(self._at[name] for name in w)) for r, w in zip(rows, waits)]
 
     def is_stateful(self, number: int) -> bool:
         """Whether an operation may do or return something else when it runs again."""
@@ -144,6 +127,14 @@ class Trace:
                 break
             tensor = read[tensor[1]]
         return tensor
+
+    def _sizes(self, op: tf.Operation, like: tf.Operation, variants: Variants) -> tuple[int, ...]:
+        # What a list holds may be counted elsewhere; planned it is, or what reads it would follow from nothing.
+        least = 0 if op.type not in LOOPS else SMALL if self._small is None else self._small
+        return tuple(
+            max(variants.bytes(t), least) if t.dtype == tf.variant else tensor_bytes(other, self._rows)
+            for t, other in zip(op.outputs, like.outputs)
+        )
 
     def _is_differentiated(self, call: int) -> bool:
         """Whether a later gradient call reads what this one made on its way, as derivatives of derivatives do."""
