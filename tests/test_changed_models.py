@@ -363,7 +363,7 @@ def test_a_call_that_was_on_a_functional_model_is_what_trains(how):
     model.call = own = lambda x, training=None, mask=None: 2.0 * type(model).call(model, x, training=training)
     before = model(X)
     with pytest.raises(tfgc.OptionError, match="strategy='uniform' is for functional models"):
-        tfgc.enable(model, strategy="uniform")
+        tfgc.enable(model, strategy="uniform")(X, training=True)
     tfgc.enable(model, **how, verbose=0)
     with warnings.catch_warnings(), tf.GradientTape() as tape:
         warnings.simplefilter("ignore", tfgc.NothingSavedWarning)

@@ -77,7 +77,7 @@ KINDS = {
     ),
     "own step": lambda: (cnn(Own), {"optimizer": adam()}),
     "by strategies": lambda: (cnn(), {"optimizer": adam()}),
-    "subclassed": lambda: (Subclassed(), {"optimizer": "sgd"}),
+    "subclassed, by strategies": lambda: (Subclassed(), {"optimizer": "sgd"}),
 }
 
 
@@ -101,7 +101,7 @@ def trained(kind, enabled, **options):
 @pytest.mark.parametrize("kind", KINDS)
 def test_fit_by_a_plan_of_the_whole_step_gives_plains_bits(kind):
     _, plain = trained(kind, False)
-    options = {"strategy": "uniform", "segments": 5} if kind == "by strategies" else {}
+    options = {"strategy": "uniform", "segments": 5} if "by strategies" in kind else {}
     model, rewritten = trained(kind, True, **options)
     planned = tfgc.status(model).plans
     assert planned
@@ -109,6 +109,21 @@ def test_fit_by_a_plan_of_the_whole_step_gives_plains_bits(kind):
     assert all(one.predicted_bytes < 0.8 * one.plain_bytes for one in planned if one.batch_size == ROWS)
     for one, other in zip(plain, rewritten, strict=True):
         np.testing.assert_equal(other, one)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [({"strategy": "keep_all"}, "keep_all' saves nothing of the step"), ({"budget": "4GB"}, "plain step fits")],
+    ids=["strategy", "budget"],
+)
+def test_what_is_asked_for_and_saves_nothing_says_so(options, why, capsys):
+    model = tfgc.enable(cnn(), **options)
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.fit(X[:ROWS], Y[:ROWS], batch_size=ROWS, verbose=0)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "nothing recomputed: " in line
+    assert why in line
+    assert why in str(tfgc.status(model))
 
 
 def counting():

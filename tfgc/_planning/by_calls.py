@@ -38,11 +38,6 @@ def refuse(strategy: Any, input_shapes: Any, measure: bool, loss: Any, options: 
     """Raise `OptionError` for what applies to graphs of nodes alone, and for what does not exist."""
     if strategy is not None:
         strategies.get(strategy)
-    for name in options:
-        raise OptionError(
-            f"there is no option {name!r} for a model that is planned by the calls of its layers"
-            f"{did_you_mean(name, _KNOWN)}"
-        )
     given = {"strategy": strategy, "input_shapes": input_shapes, "measure": measure or None, "loss": loss}
     for name, value in given.items():
         if value is not None:
@@ -50,6 +45,11 @@ def refuse(strategy: Any, input_shapes: Any, measure: bool, loss: Any, options: 
                 f"{name}={reprlib.repr(value)} is for functional models: one that is planned by the calls of its "
                 "layers takes a budget, and is planned with the loss that it is compiled with"
             )
+    for name in options:
+        raise OptionError(
+            f"there is no option {name!r} for a model that is planned by the calls of its layers"
+            f"{did_you_mean(name, _KNOWN)}"
+        )
 
 
 def chosen(plans: CallPlans, budget: budgets.Budget | None, fixed: int) -> Plan:

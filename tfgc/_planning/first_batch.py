@@ -48,6 +48,7 @@ class PlannedStep:
     own_step: Any = None
     shapes: Shapes = ()
     measured_bytes: int | None = None  # what a step was measured to need
+    is_asked_for: bool = False  # whether a budget or a strategy says how a step is planned that is planned as a whole
 
     def holds_for(self, shapes: Shapes, budget: Budget | None, own_step: Any = None) -> bool:
         """Whether inputs of these shapes run by it: none larger, if there is a budget; any, if there is none.
@@ -108,10 +109,11 @@ def plan_step(
 
 
 def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Request) -> PlannedStep:
-    """Plan the training step of any model by the calls of its layers; the request names no strategy.
+    """Plan the training step of any model by the calls of its layers; `OptionError` if the request names a strategy.
 
     `example` has `tf.TensorSpec`s of fixed sizes: a batch, as `train_step` takes it, or the `Arguments` of a call.
     """
+    by_calls.refuse(request.strategy, None, False, None, request.options)
     start, budget = time.perf_counter(), request.budget
     plans = CallPlans(model, example, request.layers, xla=mode == "xla")
     fixed = budgets.fixed_bytes(model)

@@ -62,7 +62,8 @@ def enable(
         strategy: A strategy and, as further arguments, its options: `strategy="uniform", segments=4`. Default: the
             fastest plan within the budget; without one `optimal`. Where that saves less than 5 % of a step, nothing
             is changed, and a `NothingSavedWarning` says why. In the graph of a `fit` the strategy cuts the operations
-            of the whole step, and in your own loops the layers, as strategies that name layers do everywhere.
+            of the whole step, of any model, and in your own loops the layers of a functional one, as strategies that
+            name layers do everywhere.
         layers: Layers of the model to recompute, each as one segment, in place of a plan: one, or a list, of
             objects, names (every layer with that name), paths, patterns (`"encoder_*"`, for names; with a slash for
             paths), classes, and functions that take a layer and return whether to recompute it. A chosen layer stores

@@ -66,8 +66,8 @@ def planned(model: keras.Model, plan: Callable[[], Made], *, verbose: bool) -> M
 
 
 def report(name: str, made: PlannedStep, *, verbose: bool) -> None:
-    """Warn where nothing is gained; else print a line, unless it is not wanted."""
-    if made.unchanged is not None:
+    """Warn where nothing is gained that was not asked for; else print a line, unless it is not wanted."""
+    if made.unchanged is not None and not made.is_asked_for:
         message = f"{name!r} trains as before, since recomputing would save less than 5 % of a step: {made.unchanged}"
         warn(message, NothingSavedWarning)
     elif verbose:
@@ -102,7 +102,8 @@ def line(name: str, made: PlannedStep) -> str:
     words = [f"tfgc: {name!r} by {made.plan.strategy!r}", promise(made.plan, made.predicted_bytes, made.plain_bytes)]
     if made.overhead is not None:
         recomputes = made.overhead or any(segment.mode == "recompute" for segment in made.plan.segments)
-        words.append(f"{format_percent(made.overhead, '.0f')} more work" if recomputes else "nothing recomputed")
+        kept = "nothing recomputed" if made.unchanged is None else f"nothing recomputed: {made.unchanged}"
+        words.append(f"{format_percent(made.overhead, '.0f')} more work" if recomputes else kept)
     words.append("batch size unknown" if made.batch_size is None else f"batch of {made.batch_size}")
     words.append(f"planned in {format_seconds(made.seconds)}")
     return ", ".join(words)

@@ -9,7 +9,7 @@ from tfgc import strategies
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, PlanMismatchError, UnsupportedModelError
 from tfgc._framework import keras_models
-from tfgc._planning import annotated, budgets, by_calls, estimates
+from tfgc._planning import annotated, budgets, by_calls, estimates, step_plans
 from tfgc._planning.planner import Request
 from tfgc._tracing import functional_graphs
 from tfgc._training import layer_calls
@@ -22,8 +22,11 @@ def plan_later(model: keras.Model, request: Request, verbose: bool, options: dic
     """Put stand-ins in place of a model's methods; raise now what would be wrong at the first call, too."""
     if request.budget is not None:
         budgets.check_budget(request.budget)
+    chosen = request.strategy or ("optimal" if request.budget is None else "budget")
     if by_calls.applies_to(model) or request.layers is not None:
-        by_calls.refuse(request.strategy, None, False, None, request.options)
+        if request.layers is not None or not step_plans.can_follow(request.strategy, request.options):
+            by_calls.refuse(request.strategy, None, False, None, request.options)
+        strategies.check_options(chosen, request.options, request.budget)
         layer_calls.restore_calls(model)
         first_step = FirstStep(model, request, verbose, options)
         functional_graphs.replace_method(model, "call", first_step.call)
@@ -31,7 +34,6 @@ def plan_later(model: keras.Model, request: Request, verbose: bool, options: dic
         return
     if not keras_models.runs_graph(model) or model.built:
         check_trainable(model)
-    chosen = request.strategy or ("optimal" if request.budget is None else "budget")
     strategies.check_options(chosen, request.options, request.budget)
     layer_calls.restore_calls(model)
     first_call = FirstCall(model, request, verbose, options)

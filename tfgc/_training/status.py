@@ -32,7 +32,7 @@ class PlanStatus(Brief):
         plain_bytes: The same if nothing is recomputed.
         overhead: Work on top of the plain step's, as a fraction of it; None if unknown.
         planning_seconds: How long planning took at the first call; None for a plan that was given.
-        unchanged: Why nothing is recomputed although that was asked for, or None.
+        unchanged: Why nothing is recomputed, or None.
         measured_bytes: What a step of `fit` was measured to need in the first steps by this plan, or None.
     """
 
@@ -55,10 +55,10 @@ class PlanStatus(Brief):
         where = "" if self.mode is None else f", {self.mode}"
         inputs = "" if self.sizes is None else ", inputs " + " ".join(f"{dtype}{list(s)}" for s, dtype in self.sizes)
         promise = plan_report.promise(self.plan, self.predicted_bytes, self.plain_bytes)
-        if self.unchanged is not None:
-            promise = f"trains as before: {self.unchanged}"
         if self.measured_bytes is not None:
             promise += f" (simulated), {plan_report.measured(self)}"
+        if self.unchanged is not None:
+            promise += f", trains as before: {self.unchanged}"
         return f"{name}by {self.plan.strategy!r}{where}{inputs}, {promise}"
 
 
