@@ -126,7 +126,7 @@ def enable(
     if layers is not None and (plan is not None or strategy is not None or strategy_options):
         raise OptionError("layers= names what to recompute: leave plan, strategy and its options out")
     if plan is not None and plan.operations:
-        plan_later(model, Request(None, None, {}, None, plan), shown, options)
+        plan_later(model, Request.of(plan), shown, options)
     elif plan is not None or (layers is not None and budget is None):
         switch(model, plan, layers, **options)
     else:

@@ -143,6 +143,8 @@ def _of(call: Any, part: str) -> list[PlanStatus]:
     """What replaces the `call` of a part of the model."""
     if isinstance(call, Runner):
         return [_given(call.plan, part)]
+    if isinstance(call, FirstCall | FirstStep) and call.latest is None and call.whole.given is not None:
+        return [_given(call.whole.given, part)]
     if isinstance(call, FirstStep):
         return [] if call.latest is None else [_made(call.latest, part)]
     if not isinstance(call, FirstCall):

@@ -66,8 +66,8 @@ def train_step(
             for several outputs a list or dict of them; None where layers add the losses, and the step is given no `y`.
         optimizer: A `keras.Optimizer` or its name.
         plan: A `tfgc.Plan`. Default: that of least memory for the step as a whole, as `tfgc.function` finds it;
-            `tfgc.plan(model)` in Python, for XLA, and with what changes the update; nothing is recomputed with
-            `micro_batches`.
+            `tfgc.plan(model)` in Python, for XLA, and with what changes the update, also in place of a plan of the
+            operations of a step; nothing is recomputed with `micro_batches`.
         metrics: What `model.compile` takes. They accumulate until `step.reset_metrics()`.
         run_eagerly: Run the step in Python, with every segment compiled, instead
             of the whole step as one `tf.function`.
@@ -148,14 +148,15 @@ def train_step(
         raise OptionError("on_oom='replan': a step of several replicas cannot be taken back; leave it out")
     strategies.check_plan(plan)
     mode = "compiled" if run_eagerly else "xla" if jit_compile else "graph"
+    request = Request.of(plan) if plan is not None and plan.operations else Request()
     is_whole = (
-        plan is None and mode == "graph" and micro_batches == 1 and not replicas
+        (plan is None or plan.operations) and mode == "graph" and micro_batches == 1 and not replicas
         and apply_gradients == early_updates.AT_END
     )  # fmt: skip
     functional_graphs.functional_of(model)
-    if plan is None and (is_whole or micro_batches > 1):
+    if (plan is None or plan.operations) and (is_whole or micro_batches > 1):
         plan = planner.plan(model, strategy="keep_all")
-    elif plan is None:
+    elif plan is None or plan.operations:
         plan = planner.plan(model, mode="xla" if mode == "xla" else "graph")
     runner = Runner(model, plan, early=apply_gradients == early_updates.AS_READY)
     if not model.trainable_weights:
@@ -187,7 +188,7 @@ def train_step(
     options: dict[str, Any] = {"autograph": False, "reduce_retracing": any_size, "jit_compile": jit_compile}
     make = (lambda: whole) if run_eagerly else functools.partial(tf.function, whole, **options)
     if is_whole:
-        settings = Settings({"autograph": False}, {"reduce_retracing": True}, Request(), verbose=False)
+        settings = Settings({"autograph": False}, {"reduce_retracing": True}, request, verbose=False)
         make = functools.partial(RewrittenFunction, whole, settings)
     if run_eagerly or not tf.distribute.has_strategy():
         following = FollowingStep(make, trainer, runner, mode, atomic, micro_batches)
