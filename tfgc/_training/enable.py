@@ -55,7 +55,10 @@ def enable(
     Args:
         model: Any `keras.Model`. A Sequential or functional one is planned in segments, another by the calls of its
             layers. It need not be built yet if no plan is given.
-        plan: A `tfgc.Plan` for it, made ahead by `tfgc.plan`. Default: planned at the first training call.
+        plan: A `tfgc.Plan` for it, made ahead by `tfgc.plan`. Default: planned at the first training call. One of the
+            operations of a step is what `fit` cuts them by in a graph; where it has other operations than those
+            that are cut, and in your own loops, under XLA and in replicas, the strategy and the budget of the
+            plan are planned by.
         budget: What a step may use: bytes, "4GB", "70%" or 0.7 of the plain step's peak, or "auto", as for
             `tfgc.plan`. Default: no budget, the least peak. In an eager loop, plans by calls are held to it as if the
             step were a `tf.function`, which needs less.
