@@ -60,9 +60,9 @@ def plan(
         input_shapes: Mapping from input names to shapes without the batch, where
             the model leaves a dimension (sequence length, image size) open.
         example: A batch of inputs (or a tuple of inputs and targets) that
-            answers both of the above: arrays, tensors, or a `tf.TensorSpec` or `keras.KerasTensor` of each. A subclassed
-            model is planned by the operations of its step if there are targets; those of others are else taken to be of
-            the shapes of the outputs, or classes.
+            answers both of the above: arrays, tensors, or a `tf.TensorSpec` or `keras.KerasTensor` of each. A
+            subclassed model is planned by the operations of its step if there are targets; those of others are else
+            taken to be of the shapes of the outputs, or classes.
         measure: Count seconds, not flops: those that each node takes in a plain training step, which is run a few times
             on this device under TensorFlow's profiler, with a part of the batch where all of it may not fit. The times
             are cached.
