@@ -154,7 +154,7 @@ def test_what_any_strategy_needs_is_no_less_than_the_least_budget():
     model.add(L.Dense(4))
     model.compile("sgd", "mse")
     for strategy in ("speed", "sqrt", "uniform", "articulation"):
-        need = tfgc.estimate(model, 256, tfgc.plan(model, 256, strategy=strategy), mode="compiled")
+        need = tfgc.estimate(model, 256, tfgc.plan(model, 256, strategy=strategy, mode="compiled"), mode="compiled")
         plan = tfgc.plan(model, 256, budget=need.needed_bytes, mode="compiled")
         found = tfgc.estimate(model, 256, plan, mode="compiled")
         assert found.needed_bytes <= need.needed_bytes

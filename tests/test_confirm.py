@@ -15,6 +15,7 @@ import tfgc
 from tfgc import CompiledMemory, InfeasibleBudgetError, Measurement, OptionError, Plan, TfgcError
 from tfgc._cli.group import cli
 from tfgc._measure import compare, confirmed, measured_budget, measured_step, shipped
+from tfgc._planning import planner
 from tfgc._simulate.simulator import Prediction
 from tfgc._units import format_bytes
 
@@ -273,7 +274,7 @@ def test_a_model_arrives_with_its_own_classes_and_functions():
     assert isinstance(made.optimizer, keras.optimizers.AdamW)
     assert made.loss.__name__ == "squared"
     assert made.layers[2].trainable is False
-    tfgc.plan(model, 4).check_model(tfgc.plan(made, 4).model)
+    planner.plan(model, 4).check_model(planner.plan(made, 4).model)
 
 
 def test_a_layer_that_builds_its_weights_arrives():
@@ -337,8 +338,8 @@ def test_a_model_that_a_function_builds_gets_the_names_that_the_plan_has():
     model = unnamed()
     here, there = tfgc.plan(model, 4).model, tfgc.plan(unnamed(), 4).model
     assert here != there
-    assert tfgc.plan(sent(model, unnamed), 4).model == here
-    assert tfgc.plan(sent(model, net), 4).model != here
+    assert planner.plan(sent(model, unnamed), 4).model == here
+    assert planner.plan(sent(model, net), 4).model != here
 
 
 class Kept(keras.Model):

@@ -20,6 +20,7 @@ from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Ref
 from tfgc._costs import node_costs
 from tfgc._framework import keras_models
+from tfgc._planning import planner
 from tfgc._tracing import keras_graph
 
 L = keras.layers
@@ -199,7 +200,7 @@ def test_attention_on_a_batch_too_small_to_count_is_planned_by_calls():
     model, x = Attending(1, name="functional"), tf.zeros((1, 2, 2))
     model(keras.KerasTensor(x.shape))
     model.compile("sgd", "mse")
-    assert tfgc.plan(model, example=(x, x)).calls
+    assert planner.plan(model, example=(x, x)).calls
 
 
 @pytest.mark.parametrize(

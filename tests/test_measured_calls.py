@@ -16,7 +16,7 @@ import tfgc
 from tfgc._cli.group import cli
 from tfgc._errors import OptionError, UnsupportedModelError
 from tfgc._measure import case_choice, examples, max_batch, process, worker
-from tfgc._planning import by_calls, sweep
+from tfgc._planning import by_calls, planner, sweep
 from tfgc._records.job import MaxBatchJob, PredictionJob
 from tfgc._records.measurement import Measurement, Results, Study
 from tfgc._records.results_json import from_json, to_json
@@ -143,9 +143,13 @@ def test_plain_and_planned_cases_train_alike_and_the_planned_one_in_less(build, 
 @pytest.mark.gate
 def test_budgets_and_given_plans_are_cases_and_all_are_reported():
     model = towers()
-    plan = tfgc.plan(model, example=(X[:8], Y[:8]))
-    cases, found = predicted(towers, example=(X, Y), plans=plan, budget="80%", front=True)
-    assert [case.case for case in cases[2:]] == ["calls(80%)", "plan calls"]
+    plan, of_step = (make(model, example=(X[:8], Y[:8])) for make in (planner.plan, tfgc.plan))
+    cases, found = predicted(towers, example=(X, Y), plans=[plan, of_step], budget="80%", front=True)
+    assert [case.case for case in cases[2:]] == ["calls(80%)", "plan calls", "plan optimal"]
+    assert found.of(cases[4]).predicted.plain_bytes == of_step.outlook.plain_bytes
+    plain, by_step = (worker.measure(cases[i]) for i in (1, 4))
+    assert by_step["losses"] == pytest.approx(plain["losses"], rel=1e-6)
+    assert by_step["peak_bytes"] < plain["peak_bytes"]
     assert tfgc.Plan.from_json(found.of(cases[3]).plan).segments == plan.segments
     front = found.front
     assert front.points[0].name == "least"

@@ -13,7 +13,7 @@ from faults import GREEDY, PASSES, Trap, arm, armed, checked
 import tfgc
 from tfgc._calls import tracing
 from tfgc._framework import isolated_traces
-from tfgc._planning import budgets, free_memory
+from tfgc._planning import budgets, free_memory, planner
 from tfgc._planning.step_plans import StepPlans
 from tfgc._training import atomic_step, fit_guard, out_of_memory
 from tfgc._training.following_step import FollowingStep
@@ -293,7 +293,7 @@ def test_fit_is_offered_what_it_can_do(monkeypatch, way):
     with strategy.scope():
         model = deep()
         model.compile("sgd", "mse", steps_per_execution=2 if way == "several steps" else 1)
-    tfgc.enable(model, tfgc.plan(model, 512, strategy="keep_all"))
+    tfgc.enable(model, planner.plan(model, 512, strategy="keep_all"))
     message = message_of(lambda: model.fit(noise(512, 8), noise(512, 1), batch_size=512, verbose=0))
     assert message.startswith("a training step of 'sequential")
     assert ". Try budget=" in message

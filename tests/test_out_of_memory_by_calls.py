@@ -11,6 +11,7 @@ from equality import fresh, noise
 from faults import PASSES, Trap, arm, armed
 
 import tfgc
+from tfgc._planning import planner
 from tfgc._units import format_bytes
 
 L = keras.layers
@@ -95,7 +96,7 @@ def fitted(how, trap=None, where=None, on_oom="replan"):
     model = fresh(BUILDS[how])
     model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse", metrics=["mae"])
     if how == "given":
-        tfgc.enable(model, tfgc.plan(model, budget="70%", example=(X, Y)), on_oom=on_oom)
+        tfgc.enable(model, planner.plan(model, budget="70%", example=(X, Y)), on_oom=on_oom)
     else:
         tfgc.enable(model, budget="70%", on_oom=on_oom, verbose=0)
 

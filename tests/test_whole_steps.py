@@ -200,7 +200,50 @@ def test_a_plan_of_a_step_is_saved_and_given_to_a_model_of_other_names_and_anoth
     with pytest.raises(tfgc.PlanMismatchError, match=r"made for another model: it has .* operations, this model has"):
         deeper.fit(X[:24], Y[:24], verbose=0)
     with pytest.raises(tfgc.PlanMismatchError, match=r"of the operations of a training step.*tfgc.plan\(model"):
-        tfgc.train_step(other, "mse", "sgd", plan=plan)
+        tfgc.split(other, plan)
+
+
+def test_a_plan_made_ahead_is_what_steps_run_by(capsys):
+    """It is matched by the order of operations, or by their names where the loss is another one."""
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    for kind, options in (("averages", {}), ("subclassed, by strategies", {"strategy": "uniform", "segments": 5})):
+        model, settings = KINDS[kind]()
+        model.compile(loss=loss, metrics=["accuracy"], **settings)
+        given = {"batch_size": ROWS} if kind == "averages" else {"example": (X[:ROWS], Y[:ROWS])}
+        plan = tfgc.plan(model, **given, **options)
+        assert plan.operations
+        assert plan.outlook.needed_bytes < 0.8 * plan.outlook.plain_needed_bytes
+        tfgc.enable(model, plan).fit(X[:ROWS], Y[:ROWS], batch_size=ROWS, verbose=0)
+        (planned,) = tfgc.status(model).plans
+        assert planned.plan.segments == plan.segments
+        assert planned.plan.outlook.peak_bytes == plan.outlook.peak_bytes
+    model, settings = KINDS["averages"]()
+    model.compile(loss=loss, **settings)
+    plan = tfgc.plan(model, ROWS)
+    verdict = tfgc.verify(model, plan, X[:ROWS], steps=1)
+    assert verdict
+    assert verdict.modes == ("graph",)
+    assert verdict.is_exact
+    model.compile(loss="mse")
+    tfgc.enable(model, plan).fit(X[:ROWS], np.ones((ROWS, 3)), batch_size=ROWS, verbose=0)
+    (planned,) = tfgc.status(model).plans
+    ends = [[segment.nodes[-1] for segment in one.segments[:-1]] for one in (plan, planned.plan)]
+    assert ends[0] == ends[1]
+    assert "planned again" not in capsys.readouterr().err
+    step = tfgc.train_step(model, "mse", "sgd", plan=plan)
+    assert np.isfinite(step(X[:ROWS], np.ones((ROWS, 3)))["loss"])
+
+
+def test_a_plan_that_cuts_the_loss_is_made_again_for_another_loss(capsys):
+    model = keras.Sequential([keras.Input((64, 64, 4)), *(L.Conv2D(4, 1, activation="gelu") for _ in range(3))])
+    model.compile("sgd", "log_cosh")
+    plan = tfgc.plan(model, 8, strategy="uniform", segments=18)
+    model.compile("sgd", "mse")
+    x = np.ones((8, 64, 64, 4), "float32")
+    tfgc.enable(model, plan).fit(x, x, batch_size=8, verbose=0)
+    assert "is of another step of this model: planned again by 'uniform'" in capsys.readouterr().err
+    (planned,) = tfgc.status(model).plans
+    assert planned.plan.options == {"segments": 18}
 
 
 @pytest.mark.parametrize("off", [0.0, 1e-7])

@@ -104,7 +104,8 @@ class Plan(Shown, Segmentation):
         if self.operations:
             raise PlanMismatchError(
                 f"this plan (strategy {self.strategy!r}) is of the operations of a training step, as in fit: train "
-                "by it after tfgc.enable(model, plan), or make one for the model's nodes: tfgc.plan(model, ...)"
+                "by it after tfgc.enable(model, plan), or make one for the model's nodes: tfgc.plan(model, ..., "
+                "mode='compiled')"
             )
         if self.calls:
             raise PlanMismatchError(

@@ -10,12 +10,15 @@ import keras
 import tensorflow as tf
 
 from tfgc._calls import tracing
+from tfgc._core.plan import Plan
 from tfgc._core.tensors import Spec
 from tfgc._error_texts import one_line
 from tfgc._errors import OptionError, UnsupportedModelError
 from tfgc._framework import keras_models
 from tfgc._measure import examples
 from tfgc._planning import by_calls
+from tfgc._planning.planner import Request
+from tfgc._training.rewritten_function import RewrittenFunction, Settings
 
 _LEARNING_RATE = 0.01
 
@@ -64,8 +67,8 @@ def completed(model: keras.Model, example: Any, batch_size: int, optimizer: Any 
     return example
 
 
-def step(model: keras.Model, mode: str) -> Callable[[Any], Any]:
-    """One step of training; it returns its loss, or what stands for it."""
+def step(model: keras.Model, mode: str, plan: Plan | None = None) -> Callable[[Any], Any]:
+    """One step of training, as `traced`; it returns its loss, or what stands for it."""
 
     def run(data: Any) -> Any:
         logs: Any = model.train_step(data)
@@ -73,15 +76,16 @@ def step(model: keras.Model, mode: str) -> Callable[[Any], Any]:
             return logs["loss"]
         return tf.add_n([tf.cast(tf.reduce_sum(value), tf.float32) for value in tf.nest.flatten(logs)])
 
-    return traced(run, mode, autograph=False)
+    return traced(run, mode, plan, autograph=False)
 
 
-def traced(step: Callable[..., Any], mode: str, *, autograph: bool = True) -> Callable[..., Any]:
-    """A step as it runs in a mode."""
+def traced(step: Callable[..., Any], mode: str, plan: Plan | None = None, *, autograph: bool = True) -> Any:
+    """A step as it runs in a mode, or by a plan of its operations."""
+    if plan is not None and plan.operations:
+        return RewrittenFunction(step, Settings({"autograph": autograph}, {}, Request.of(plan), verbose=False))
     if mode not in ("graph", "xla"):
         return step
-    function: Any = tf.function(step, autograph=autograph, jit_compile=mode == "xla")
-    return function
+    return tf.function(step, autograph=autograph, jit_compile=mode == "xla")
 
 
 def _outputs(model: keras.Model, x: Any) -> Any:

@@ -40,9 +40,14 @@ def plan(
 ) -> Plan:
     """Choose what to keep and what to recompute when `model` trains.
 
+    Where `fit` would run the step in a graph, and the batch is known, a compiled model is planned by the operations of
+    that step: its loss, metrics and optimizer are part of it. All else is planned by layers: other modes, models
+    that are not compiled, an optimizer or loss that is given, plans that are measured or confirmed, and strategies that
+    name layers, use the host or slice the batch.
+
     Args:
-        model: Any `keras.Model`. A Sequential or functional one is cut into segments. Any other is planned by the
-            calls of its layers, which takes an `example` and no strategy.
+        model: Any `keras.Model`. By layers, a Sequential or functional one is cut into segments, and any other is
+            planned by the calls of its layers, which takes an `example` and no strategy.
         batch_size: Samples in a training batch. Needed for a budget and for times; else bytes are of one sample.
         strategy: A name from `tfgc.strategies.available()`, or a function `plan(graph, **options) -> Plan`. Default:
             `budget` if there is a budget, else `optimal`, the least peak at one replay; where sizes are not known
@@ -51,12 +56,13 @@ def plan(
             activations, as TensorFlow's allocator hands them out (`needed_bytes` of `tfgc.estimate`), whatever the
             strategy. A number, "4GB", "60%" or 0.6 of the plain step's, or "auto": 90 % of what is free
             now on the first GPU, or else in the machine or container, and what the model's variables hold already.
-        mode: How the step will run: `graph`, `compiled` (for a budget), or `xla`, as for `tfgc.estimate`.
+        mode: How the step will run: `graph`, `compiled` (in a loop in Python), or `xla`, as for `tfgc.estimate`.
         input_shapes: Mapping from input names to shapes without the batch, where
             the model leaves a dimension (sequence length, image size) open.
         example: A batch of inputs (or a tuple of inputs and targets) that
-            answers both of the above: arrays, tensors, `tf.TensorSpec`s or `keras.KerasTensor`s. With targets, a
-            model that is compiled is planned for its own `train_step`.
+            answers both of the above: arrays, tensors, or a `tf.TensorSpec` or `keras.KerasTensor` of each. A
+            subclassed model is planned by the operations of its step if there are targets; those of others are else
+            taken to be of the shapes of the outputs, or classes.
         measure: Count seconds, not flops: those that each node takes in a plain training step, which is run a few times
             on this device under TensorFlow's profiler, with a part of the batch where all of it may not fit. The times
             are cached.

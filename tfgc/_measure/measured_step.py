@@ -9,7 +9,7 @@ from tfgc._calls import tracing
 from tfgc._compiled import memory
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, TfgcError
-from tfgc._measure import compare, examples, shipped
+from tfgc._measure import compare, examples, shipped, step_ahead
 from tfgc._planning import estimates, planner
 from tfgc._planning.budgets import Budget
 from tfgc._progress import SILENT, Progress
@@ -40,7 +40,21 @@ class MeasuredStep:
 
     def plan(self, budget: Budget | None) -> Plan:
         """The plan of a budget, by predictions."""
+        if (whole := self._whole(budget)) is not None:
+            return whole
         return planner.plan(self.model, self.batch_size, budget=budget, **self.common, **self.options)
+
+    def _whole(self, budget: Budget | None) -> Plan | None:
+        """The plan of the step that `fit` runs as a whole; None where layers are planned, as what is asked for says."""
+        options = {**self.options}
+        strategy = options.pop("strategy") or (("budget" if budget is not None else "optimal") if options else None)
+        request = planner.Request(strategy, budget, options)
+        is_other = self.confirm is not False or any(self.common[name] for name in ("measure", "optimizer", "loss"))
+        if is_other or self.common["mode"] != "graph" or not step_ahead.applies_to(self.model, request):
+            return None
+        return step_ahead.plan(
+            self.model, self.batch_size, self.common["input_shapes"], self.common["example"], request
+        )
 
     def predict(self, plan: Plan | None) -> Prediction:
         """What the step needs by a plan, or if nothing is recomputed."""

@@ -29,7 +29,9 @@ def predict_cases(model: keras.Model, job: PredictionJob) -> CasePredictions:
     """What a `PredictionJob` finds for its model, which is not changed; given plans have to be for this model."""
     first = job.cases[0]
     batch, sizes = first.batch_size, first.input_shapes
-    given = {case.case: Plan.from_json(case.plan) for case in job.cases if case.plan is not None}
+    plans = {case.case: Plan.from_json(case.plan) for case in job.cases if case.plan is not None}
+    given = {name: plan for name, plan in plans.items() if not plan.operations}
+    of_steps = {name: _of_step(plan) for name, plan in plans.items() if plan.operations}
     data: Any = None
     of_calls: dict[str, Plan] = {}  # of a functional model, and in no front, which is read by nodes
     if any_model.takes_example(model, first.example):
@@ -53,8 +55,25 @@ def predict_cases(model: keras.Model, job: PredictionJob) -> CasePredictions:
         graph = annotated.graph_of(model, batch, sizes, None, whole_step=True, loss="mse", optimizer="sgd", xla=xla)
         return _Reading(NodePlans(graph), fixed, resident, given)
 
-    found = {case.name: reading(case.case in of_calls, case.mode == "xla").predict(case) for case in job.cases}
+    found = {
+        case.name: of_steps.get(case.case) or reading(case.case in of_calls, case.mode == "xla").predict(case)
+        for case in job.cases
+    }
     return CasePredictions(found, reading(False, False).front(job) if job.front else None)
+
+
+def _of_step(plan: Plan) -> CasePrediction:
+    """What a plan of the operations of a step says itself."""
+    outlook = plan.outlook
+    predicted = outlook and Predicted(
+        peak_bytes=outlook.peak_bytes,
+        overhead=outlook.overhead,
+        unit=outlook.unit,
+        floor_bytes=outlook.floor_bytes,
+        floor_node=outlook.floor_node,
+        plain_bytes=outlook.plain_bytes,
+    )
+    return CasePrediction(plan.to_json(), _parts(plan), predicted)
 
 
 class _Reading:

@@ -27,8 +27,8 @@ _SEED = 0
 def measure(case: Case) -> dict[str, Any]:
     """Run the case here and now; return the measured fields of a `Measurement`."""
     memory_counts.count_on_cpu()
-    model, batch, detail = _made(case)
-    step = _step(model, case)
+    model, batch, plan = _made(case)
+    step = _step(model, case, plan)
     device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
     memory = functools.partial(memory_counts.handed_out, device)
     started = time.time()
@@ -43,7 +43,7 @@ def measure(case: Case) -> dict[str, Any]:
     timeline = step_timeline.timeline(lambda: float(step(*batch)), memory)
     resident, ended = memory(), time.time()
     return {
-        "detail": detail,
+        "detail": "" if plan is None else f"{len(plan.segments)} segments",
         "started": started,
         "ended": ended,
         "peak_bytes": int(statistics.median(peaks[1:])),
@@ -67,8 +67,8 @@ def in_turn(job: TurnsJob) -> dict[str, tuple[float, ...]]:
     steps = {}
     for case in job.cases:
         keras.utils.clear_session()  # The same names in each, which plans go by.
-        model, batch, _ = _made(case)
-        steps[case.name] = functools.partial(_step(model, case), *batch)
+        model, batch, plan = _made(case)
+        steps[case.name] = functools.partial(_step(model, case, plan), *batch)
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(job.rounds + 1):
         for name, step in steps.items():
@@ -100,8 +100,8 @@ def seeded(build: Callable[..., keras.Model] | str, image_size: int | None) -> k
     return zoo.checked(build, made)
 
 
-def _made(case: Case) -> tuple[keras.Model, tuple[Any, ...], str]:
-    """The model of a case, what its step takes, and how many segments its plan has."""
+def _made(case: Case) -> tuple[keras.Model, tuple[Any, ...], Plan | None]:
+    """The model of a case, what its step takes, and its plan; one of layers is on in the model."""
     model = seeded(*case.build)
     batch: tuple[Any, ...]
     if case.example is None:
@@ -109,19 +109,18 @@ def _made(case: Case) -> tuple[keras.Model, tuple[Any, ...], str]:
     else:
         example = any_model.completed(model, case.example, case.batch_size, case.optimizer)
         batch = (examples.batch(example, case.batch_size),)
-    if case.plan is None:
-        return model, batch, ""
-    plan = Plan.from_json(case.plan)
-    enable.enable(model, plan)
-    return model, batch, f"{len(plan.segments)} segments"
+    plan = None if case.plan is None else Plan.from_json(case.plan)
+    if plan is not None and not plan.operations:
+        enable.enable(model, plan)
+    return model, batch, plan
 
 
-def _step(model: keras.Model, case: Case) -> Callable[..., Any]:
+def _step(model: keras.Model, case: Case, plan: Plan | None) -> Callable[..., Any]:
     """One step of training, as a user without tfgc writes it."""
     if not model.trainable_variables:
         raise TfgcError(f"{model.name!r} has no trainable weights")
     if case.example is not None:
-        return any_model.step(model, case.mode)
+        return any_model.step(model, case.mode, plan)
     if not any(tf.as_dtype(output.dtype).is_floating for output in model.outputs):
         raise TfgcError(f"{model.name!r} has no output of floating-point numbers, of which a squared error trains it")
     optimizer: Any = keras.optimizers.SGD(0.01) if case.optimizer is None else keras.optimizers.get(case.optimizer)
@@ -137,4 +136,4 @@ def _step(model: keras.Model, case: Case) -> Callable[..., Any]:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
         return loss
 
-    return any_model.traced(step, case.mode)
+    return any_model.traced(step, case.mode, plan)

@@ -138,7 +138,7 @@ def plans_for(
         raise OptionError(example_sizes.EITHER)
     example_sizes.refuse_dataset(example)
     if batch_size is not None:
-        example = _with_batch(example, batch_size)
+        example = with_batch(example, batch_size)
     if keras_models.runs_graph(model) and not isinstance(example, tracing.Arguments):
         example = tracing.Arguments((example_sizes.inputs_of(model, example),), {})
     given = tracing.batch_size(example)
@@ -149,7 +149,7 @@ def plans_for(
     return CallPlans(model, example, xla=mode == "xla", optimizer=optimizer)
 
 
-def _with_batch(example: Any, batch_size: int) -> Any:
+def with_batch(example: Any, batch_size: int) -> Any:
     """An example whose specs have this batch where they leave it open."""
 
     def filled(value: Any) -> Any:

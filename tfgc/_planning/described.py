@@ -1,55 +1,73 @@
 """A rewritten step as a `Plan`, which prints, explains, draws and saves it, and the cuts of such a plan.
 
 Its nodes are the operations of the forward part that make a planned buffer. A plan fits every step that has the same
-types of them in the same order, whatever layers are called there and however large the batch is.
+types of them in the same order, whatever layers are called there; and a step of the same model with another loss, or
+other sizes, in which each cut is found by its name.
 """
 
 import bisect
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from tfgc._core.plan import Plan
 from tfgc._core.segments import Outlook, Phase, Segment
+from tfgc._planning.operation_names import Names
 from tfgc._planning.step_plans import Rewritten
 from tfgc._rewrite.liveness import timeline
 from tfgc._rewrite.recompute import Cut
 from tfgc._step.step import Op, Step, Tensor
 
 
-def plan_of(made: Rewritten, strategy: str, held_bytes: int, budget_bytes: int | None, batch_size: int | None) -> Plan:
+def plan_of(
+    made: Rewritten,
+    strategy: str,
+    options: dict[str, Any],
+    held_bytes: int,
+    budget_bytes: int | None,
+    batch_size: int | None,
+) -> Plan:
     """The plan by which a step was rewritten.
 
     Args:
         made: The rewritten step.
         strategy: The name of what chose its cuts.
+        options: Its options.
         held_bytes: What a step holds all the time besides its own buffers: variables and arguments.
         budget_bytes: The budget that it was chosen for, or None.
         batch_size: Samples in the batch that its bytes are for.
     """
     forward = _forward(made.step)
     outlook = _outlook(made, held_bytes, budget_bytes)
-    return Plan(
-        tuple(_segments(made, forward)), strategy, _lines(made.step, forward), {}, batch_size, outlook, operations=True
-    )
+    segments = tuple(_segments(made, forward))
+    return Plan(segments, strategy, _lines(made.step, forward), options, batch_size, outlook, operations=True)
 
 
-def cuts_of(plan: Plan, step: Step) -> list[Cut]:
-    """The cuts of a plan in a traced step.
+def cuts_of(plan: Plan, step: Step) -> list[Cut] | None:
+    """The cuts of a plan in a traced step; None if it is another step of the model, in which some are not to be found.
 
     Raises:
-        PlanMismatchError: If the plan is for another step.
+        PlanMismatchError: If the plan is for another model.
     """
-    forward = _forward(step)
-    plan.check_model(_lines(step, forward))
-    return _cuts(plan.segments, forward)[:-1]  # none at the end of the forward part
+    forward, nodes = _forward(step), [name for segment in plan.segments for name in segment.nodes]
+    if plan.model == (lines := _lines(step, forward)):
+        return _cuts(plan.segments, dict(zip(nodes, forward)).get)
+    names = Names(step.ops[i].name for i in sorted(step.ops) if not step.ops[i].is_gradient)
+    if 2 * sum(names.find(node) is not None for node in nodes) < len(nodes):
+        plan.check_model(lines)
+    numbers = {op.name: i for i, op in step.ops.items()}
+    return _cuts(plan.segments, lambda node: numbers.get(names.find(node) or ""))
 
 
-def _cuts(segments: Sequence[Segment], forward: Sequence[int]) -> list[Cut]:
-    found, end = list[Cut](), 0
-    for segment in segments:
-        start, end = end, end + len(segment.nodes)
-        inside = () if segment.inner is None else _cuts(segment.inner.segments, forward[start:end])[:-1]
-        found.append(Cut(forward[end - 1], segment.mode == "keep", tuple(inside)))
+def _cuts(segments: Sequence[Segment], find: Callable[[str], int | None]) -> list[Cut] | None:
+    """The cuts between segments, none behind the last one; None if one is not found, or not behind the one before."""
+    found = list[Cut]()
+    for segment in segments[:-1]:
+        behind = find(segment.nodes[-1])
+        inside = () if segment.inner is None else _cuts(segment.inner.segments, find)
+        if behind is None or inside is None or (found and found[-1].behind >= behind):
+            return None
+        found.append(Cut(behind, segment.mode == "keep", tuple(inside)))
     return found
 
 

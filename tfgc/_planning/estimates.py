@@ -7,6 +7,7 @@ import keras
 from tfgc import strategies
 from tfgc._core.modes import check_predictable
 from tfgc._core.plan import Plan
+from tfgc._errors import OptionError
 from tfgc._framework.model_checks import check_model
 from tfgc._planning import annotated, budgets, by_calls
 from tfgc._simulate import simulator
@@ -30,7 +31,8 @@ def estimate(
 
     Args:
         model, batch_size, input_shapes, example, measure, optimizer, loss: As for `tfgc.plan`.
-        plan: A `Plan` for the model. Default: nothing is recomputed.
+        plan: A `Plan` for the model. Default: nothing is recomputed. One of the operations of a step says itself what
+            it needs, without a timeline.
         mode: `graph` for a step in `tf.function` (as in `fit`), `compiled` for a loop in Python that calls
             compiled segments, `xla` for a step that XLA compiles for a GPU, as `fit` does there: its buffers without
             inputs and targets. Op by op (`eager`) memory cannot be predicted.
@@ -54,6 +56,8 @@ def estimate(
     check_model(model)
     check_predictable(mode)
     strategies.check_plan(plan)
+    if plan is not None and plan.operations:
+        return _of_step(plan, batch_size, mode)
     calls_alone = by_calls.applies_to(model, example)
     if calls_alone:
         by_calls.refuse(None, input_shapes, measure, loss, {})
@@ -65,6 +69,31 @@ def estimate(
         xla=mode == "xla",
     )  # fmt: skip
     return simulator.estimate(graph, plan, budgets.fixed_bytes(model, optimizer), mode)
+
+
+def _of_step(plan: Plan, batch_size: int | None, mode: str) -> Prediction:
+    """What a plan of the operations of a step says of it."""
+    if mode != "graph" or batch_size not in (None, plan.batch_size):
+        raise OptionError(
+            f"this plan (strategy {plan.strategy!r}) is of the operations of a step in mode 'graph' on a batch of "
+            f"{plan.batch_size}: plan for mode={mode!r} and batch_size={batch_size} to estimate that"
+        )
+    outlook = plan.outlook
+    assert outlook is not None, "a step that was traced has sizes"
+    again = sum(segment.work or 0 for segment in plan.segments)
+    plain = again / outlook.overhead if outlook.overhead else 0.0
+    return Prediction(
+        peak_bytes=outlook.needed_bytes or 0,
+        activation_bytes=outlook.peak_bytes,
+        node=outlook.node,
+        phase=outlook.phase,
+        work=plain + again,
+        plain_work=plain,
+        unit=outlook.unit,
+        runs={name: 1 + (segment.mode == "recompute") for segment in plan.segments for name in segment.nodes},
+        timeline=(),
+        fixed_bytes=(outlook.needed_bytes or 0) - outlook.peak_bytes,
+    )
 
 
 def as_made(model: keras.Model, batch_size: int | None, plan: Plan, **common: Any) -> Prediction:

@@ -33,6 +33,14 @@ class Request:
     plan: Plan | None = None  # of the operations of a step
     less: Plan | None = None  # the same, for steps like one that ran out of memory
 
+    @classmethod
+    def of(cls, plan: Plan) -> "Request":
+        """To run by a plan of the operations of a step, and what is not such a step by what chose it."""
+        budget = plan.outlook and plan.outlook.budget_bytes
+        if plan.strategy not in strategies.available() or (plan.strategy in ("budget", "optimal") and not plan.options):
+            return cls(None, budget, plan=plan)
+        return cls(plan.strategy, budget, dict(plan.options), plan=plan)
+
 
 @node_costs.remembered()
 def plan(

@@ -29,6 +29,7 @@ def facts(network: str, plan: Plan, step: Prediction) -> dict[str, Any]:
         "gap": plan.outlook.gap,
         "fixed_bytes": step.fixed_bytes,
         "host_bytes": step.host_bytes,
+        "operations": plan.operations,
     }
 
 
@@ -39,14 +40,19 @@ def summary(facts: dict[str, Any]) -> list[str]:
     seconds = "seconds" if facts["unit"] == "s" else "flops"
     gap = f"{format_percent(abs(facts['gap']))} {'above' if facts['gap'] >= 0 else 'below'}"
     confirmed = confirmation.of(facts["options"])
+    overhead = f"  overhead    {format_percent(facts['overhead'])} more work, in {seconds}"
     lines = [
         f"{facts['network']}, batch {facts['batch_size']}: {facts['strategy']}, {count} segment{'s' * (count > 1)}, "
         f"{facts['recomputed']} recomputed{nested}",
         f"  {needs}",
-        f"  floor       set by {facts['floor_node']}; this plan's activations are {gap}",
-        f"  overhead    {format_percent(facts['overhead'])} more work, in {seconds}; no plan of this peak has less "
-        f"than {format_percent(facts['least_overhead'])}",
     ]
+    if facts["operations"]:
+        lines.append(overhead)
+    else:
+        lines += [
+            f"  floor       set by {facts['floor_node']}; this plan's activations are {gap}",
+            f"{overhead}; no plan of this peak has less than {format_percent(facts['least_overhead'])}",
+        ]
     if confirmed is not None:
         lines.append(f"  confirmed   {confirmed}")
     if facts["host_bytes"]:

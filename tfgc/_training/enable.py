@@ -52,7 +52,9 @@ def enable(
 
     Args:
         model: Any `keras.Model`. It need not be built yet if no plan is given.
-        plan: A `tfgc.Plan` for it, made ahead by `tfgc.plan`. Default: planned at the first training call.
+        plan: A `tfgc.Plan` for it, made ahead by `tfgc.plan`. Default: planned at the first training call. One of the
+            operations of a step is what that step is cut by; a step with other operations is planned by the strategy
+            and the budget of the plan.
         budget: What a step may use: bytes, "4GB", "70%" or 0.7 of the plain step's peak, or "auto", as for
             `tfgc.plan`. Default: no budget, the least peak. In loops of your own it is compared with what is simulated
             of the model's call and its gradients; bytes leave 30 % for what an allocator adds.
@@ -115,7 +117,7 @@ def enable(
     if layers is not None and (plan is not None or strategy is not None or strategy_options):
         raise OptionError("layers= names what to recompute: leave plan, strategy and its options out")
     if plan is not None and plan.operations:
-        plan_later(model, Request(None, None, {}, None, plan), shown)
+        plan_later(model, Request.of(plan), shown)
     elif plan is not None or (layers is not None and budget is None):
         switch(model, plan, layers)
     else:

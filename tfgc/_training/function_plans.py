@@ -68,12 +68,13 @@ class TracePlans:
         self.budget_bytes = self._budget()
         self._tried: list[tuple[Rewritten, int]] = []  # with what the step was measured to need
         self._calls = self._most = 0
+        self.note = ""  # what became of the plan that was given
         self.plan = self._first()
         self.is_settled = not may_correct or (self.budget_bytes is None and bool(self.plan.unchanged))
         is_open = any(t.shape.rank and None in t.shape.as_list() for t in tensors)
         self.is_open = is_open and self.budget_bytes is not None
         if request.less is not None:
-            with contextlib.suppress(PlanMismatchError):  # made for another step
+            with contextlib.suppress(PlanMismatchError):  # made for another model
                 self.use(request.less)
 
     def is_too_small(self, shapes: Sequence[tf.TensorShape]) -> bool:
@@ -81,9 +82,10 @@ class TracePlans:
         return self.is_open and (rows_of(shapes) or 0) > (self.rows or 0)
 
     def use(self, plan: Plan) -> None:
-        """Run by another plan of the step from now on; `PlanMismatchError` if it is of another step."""
+        """Run by another plan of the step from now on, if it is one; `PlanMismatchError` if it is of another model."""
         cuts = described.cuts_of(plan, self.trace.step)
-        self.plan, self.is_settled = self.step_plans.by_cuts(cuts, plan.strategy), True
+        if cuts is not None:
+            self.plan, self.is_settled = self.step_plans.by_cuts(cuts, plan.strategy), True
 
     def larger(self, shapes: Sequence[tf.TensorShape]) -> "TracePlans":
         """Plans of the same trace for a larger batch."""
@@ -95,12 +97,13 @@ class TracePlans:
         asked = self._request.strategy if made.unchanged else None
         name = made.strategy or (asked if isinstance(asked, str) else getattr(asked, "__name__", ""))
         name = name or ("optimal" if self.budget_bytes is None else "budget")
-        return described.plan_of(made, name, self.held_bytes, self.budget_bytes, self.rows)
+        options = self._request.options if name == self._request.strategy else {}
+        return described.plan_of(made, name, options, self.held_bytes, self.budget_bytes, self.rows)
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether a budget or a strategy says how the step is to be planned."""
-        return self.budget_bytes is not None or self._request.strategy is not None
+        """Whether a budget, a strategy or a plan says how the step is to be planned."""
+        return any(one is not None for one in (self.budget_bytes, self._request.strategy, self._request.plan))
 
     @property
     def needed_bytes(self) -> int:
@@ -132,9 +135,10 @@ class TracePlans:
     def _first(self) -> Rewritten:
         if not self.trace.calls:
             return self.step_plans.plain("it asks for no gradient itself")
-        if self._request.plan is not None:
-            cuts = described.cuts_of(self._request.plan, self.trace.step)
-            return self.step_plans.by_cuts(cuts, self._request.plan.strategy)
+        if (given := self._request.plan) is not None:
+            if (cuts := described.cuts_of(given, self.trace.step)) is not None:
+                return self.step_plans.by_cuts(cuts, given.strategy)
+            self.note = f"the plan is of another step of this model: planned again by {given.strategy!r}"
         if self.budget_bytes is None:
             if self._request.strategy is None:
                 return self.step_plans.least()
@@ -168,7 +172,8 @@ class TracePlans:
     def _next(self) -> Rewritten | None:
         """The plan that is better by what was measured, or None."""
         budget, (plan, needed), tried = self.budget_bytes, self._tried[-1], len(self._tried)
-        if budget is None or not plan.peak_bytes or tried == _MOST_PLANS:
+        is_given = self._request.plan is not None and not self.note
+        if budget is None or is_given or not plan.peak_bytes or tried == _MOST_PLANS:
             return None
         is_held, held = needed <= budget, sum(needs <= budget for _, needs in self._tried)
         # There is nothing to gain, or little, or more was tried and did not hold, or might not be taken back.

@@ -71,7 +71,10 @@ def promised_bytes(model: keras.Model) -> tuple[int | None, int | None]:
         made = max(own.plans.values(), key=lambda one: (one.mode == mode, one.predicted_bytes or 0))
     plan = own.plan if isinstance(own, Runner) else layer_calls.plan_of(model) if made is None else made.plan
     predicted = None if made is None else made.predicted_bytes
-    if made is None and plan is not None and plan.batch_size:
+    if made is None and isinstance(own, PlannedCalls) and own.whole.given is not None:
+        plan = own.whole.given
+        predicted = plan.outlook and plan.outlook.needed_bytes
+    elif made is None and plan is not None and plan.batch_size:
         # Sizes that are open, a plan by calls for a loop in Python, or for a model whose sizes only its batches have.
         with contextlib.suppress(OptionError, UnsupportedModelError):
             predicted = estimates.estimate(model, plan.batch_size, plan, mode=mode_of_fit(model)).needed_bytes

@@ -142,6 +142,8 @@ def _of(call: Any, part: str) -> list[PlanStatus]:
     """What replaces the `call` of a part of the model."""
     if isinstance(call, Runner):
         return [_given(call.plan, part)]
+    if isinstance(call, PlannedCalls) and not call.plans and call.whole.given is not None:
+        return [_given(call.whole.given, part)]
     if not isinstance(call, PlannedCalls):
         return [PlanStatus(None, part, unchanged=call.obstacle if isinstance(call, LayerCall) else None)]
     return [_made(made, part, signature.sizes) for signature, made in call.plans.items()]

@@ -117,11 +117,12 @@ def train_step(
         raise OptionError("on_oom='replan': a step of several replicas cannot be taken back; leave it out")
     strategies.check_plan(plan)
     mode = "compiled" if run_eagerly else "xla" if jit_compile else "graph"
-    is_whole = plan is None and mode == "graph" and not replicas
+    request = Request.of(plan) if plan is not None and plan.operations else Request()
+    is_whole = (plan is None or bool(plan.operations)) and mode == "graph" and not replicas
     functional_graphs.functional_of(model)
     if is_whole:
         plan = planner.plan(model, strategy="keep_all")
-    elif plan is None:
+    elif plan is None or plan.operations:
         plan = planner.plan(model, mode="xla" if mode == "xla" else "graph")
     runner = Runner(model, plan)
     if not model.trainable_weights:
@@ -145,7 +146,7 @@ def train_step(
     options: dict[str, Any] = {"autograph": False, "reduce_retracing": True, "jit_compile": jit_compile}
     make = (lambda: whole) if run_eagerly else functools.partial(tf.function, whole, **options)
     if is_whole:
-        settings = Settings({"autograph": False}, {"reduce_retracing": True}, Request(), verbose=False)
+        settings = Settings({"autograph": False}, {"reduce_retracing": True}, request, verbose=False)
         make = functools.partial(RewrittenFunction, whole, settings)
     if run_eagerly or not tf.distribute.has_strategy():
         following = FollowingStep(make, trainer, runner, mode, atomic)

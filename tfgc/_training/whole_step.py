@@ -50,6 +50,11 @@ class WholeStep:
             self.request = dataclasses.replace(request, strategy=strategy)
         self.is_off = request.layers is not None or not step_plans.can_follow(request.strategy, request.options)
 
+    @property
+    def given(self) -> Plan | None:
+        """The plan of its operations that it is to run by."""
+        return self.request.plan
+
     def applies(self, batch: Any) -> bool:
         """Whether the step that is asked for here is one to trace apart, and its sizes are known."""
         self.latest = None
@@ -92,6 +97,8 @@ class WholeStep:
         planned, before = _planned(plans, time.perf_counter() - start, shapes), self.made.get(signature)
         self.latest, self.made[signature] = signature, planned
         if known is None or before is None or before.plan != planned.plan:
+            if plans.note and self._verbose:
+                print(f"tfgc: {self._model.name!r}: {plans.note}", file=sys.stderr, flush=True)
             plan_report.report(self._model.name, planned, verbose=self._verbose)
         return function_trace.results(plans.trace, plans.plan, given, xla=False)
 

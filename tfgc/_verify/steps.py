@@ -21,8 +21,6 @@ from tfgc._verify.verdicts import EPSILON, Steps
 
 # How many roundings values are moved by, to see how far plain steps then differ.
 _ROUNDINGS = 4
-# How a step is planned as a whole.
-_WHOLE = Settings({"autograph": False}, {}, Request(), verbose=False)
 # What a step is given: inputs, targets and weights of samples, each may be None.
 Data = tuple[Any, Any, Any]
 
@@ -33,6 +31,7 @@ class Step:
     once: Callable[..., dict[tuple[str, str], Any]]  # runs it on data; returns results by kind and name, without states
     loss: str  # what is minimized, in words
     updates = False  # whether it updates weights, so that rounding in gradients reaches all that it returns
+    request = Request()  # how it is planned as a whole
     draws = False  # whether it draws from TensorFlow's hidden random state, which only eager steps can repeat
 
     def __init__(self, model: keras.Model, data: Data) -> None:
@@ -62,7 +61,7 @@ class Step:
         """
         function: Callable = self.once
         if rewritten:
-            function = RewrittenFunction(functools.partial(self.once), _WHOLE)
+            function = self._rewritten()
         elif mode in ("graph", "xla"):
             function = tf.function(functools.partial(function), autograph=False, jit_compile=mode == "xla")
         given, outcomes = befores or [self.read()], []
@@ -81,6 +80,10 @@ class Step:
             self.write(befores[0])
         return given, outcomes
 
+    def _rewritten(self) -> RewrittenFunction:
+        settings = Settings({"autograph": False}, {}, self.request, verbose=False)
+        return RewrittenFunction(functools.partial(self.once), settings)
+
     def bits(self, befores: list[dict[str, Any]]) -> tuple[Steps, Steps, Steps]:
         """The results of two runs of plain steps and one of steps planned as wholes, with the graph optimizer off."""
         count = len(befores)
@@ -90,7 +93,7 @@ class Step:
 
     def unlike_copies(self, before: dict[str, Any]) -> list[str]:
         """The operations of the step, planned as a whole, that give other bits when they run again."""
-        function = RewrittenFunction(functools.partial(self.once), _WHOLE)
+        function = self._rewritten()
         given = [t for t in tf.nest.flatten(self.data, expand_composites=True) if t is not None]
         with graph_optimizer.off():
             function(*self.data)

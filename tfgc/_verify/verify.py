@@ -21,6 +21,7 @@ from tfgc._core.modes import MODES
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_int, did_you_mean
 from tfgc._framework import call_checks, keras_models, model_checks, private_api
+from tfgc._planning.planner import Request
 from tfgc._tracing import example_sizes, keras_graph
 from tfgc._training import enable, layer_calls, layer_selectors
 from tfgc._training.layer_selectors import Selector
@@ -63,7 +64,8 @@ def verify(
     Args:
         model: Any `keras.Model` that is built.
         plan: A `tfgc.Plan`; None for the least peak on this batch: in mode "graph" by a plan of the whole step, as in
-            `fit`, in other modes by one of segments or calls. None with `layers`.
+            `fit`, in other modes by one of segments or calls, as with a plan of the operations of a step. None with
+            `layers`.
         batch: `x`, `(x, y)` or `(x, y, sample_weight)`, as `model.train_on_batch` takes them, or what the model's own
             `train_step` takes.
         layers: Layers to recompute in place of a plan, as in `tfgc.enable`.
@@ -102,16 +104,16 @@ def verify(
         True
     """
     model_checks.check_model(model)
-    asked = modes is not None
+    strategies.check_plan(plan)
+    asked, of_step = modes is not None, plan if plan is not None and plan.operations else None
     if modes is None:
         jitted = getattr(model, "compiled", False) and model.jit_compile
-        modes = MODES if jitted else MODES[:3]
+        modes = ("graph",) if of_step is not None else MODES if jitted else MODES[:3]
     modes = (modes,) if isinstance(modes, str) or not isinstance(modes, Iterable) else tuple(modes)
     for mode in modes or [None]:
         if mode not in MODES:
             raise OptionError(f"modes={modes!r}: give some of {', '.join(MODES)}{did_you_mean(mode, MODES)}")
     steps = check_int("steps", steps)
-    strategies.check_plan(plan)
     if layers is not None and plan is not None:
         raise OptionError("give a plan or layers=, not both")
     example_sizes.refuse_dataset(batch, "batch")
@@ -131,7 +133,9 @@ def verify(
                 raise OptionError(f"modes={modes!r}: {_OWN_DRAWS}; give modes='eager'")
             modes = ("eager",)
         chosen = None if layers is None else layer_selectors.choose(model, layers)
-        by_default = plan is None and layers is None
+        by_default = layers is None and (plan is None or of_step is not None)
+        if of_step is not None:
+            step.request = Request.of(of_step)
         if by_default:
             plan = least_peak.plan_for(model, data)
         changed = chosen

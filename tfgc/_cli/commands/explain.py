@@ -30,7 +30,9 @@ def command(
     read = planning.read()
     with choices.warnings_in_a_line():
         model, given = network.open()
-        if read is None:
+        if read is not None and read.operations:
+            made = read  # its figures are of the batch that it was made for
+        elif read is None:
             made = planning.make(model, network.batch_size, **given, **costs)
         else:
             made = _with_figures(model, network.batch_size, read, costs, **given)
