@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import assert_equal, check_enabled, fresh, in_turn, noise, train
+from equality import assert_equal, check_enabled, fresh, in_turn, noise, plain_steps, train
 from models import DividedByMask, nested, ops_as_layers, shared, unet
 
 import tfgc
@@ -53,9 +53,9 @@ def targets(build):
 
 @pytest.mark.parametrize(("build", "mode"), in_turn(MODELS))
 def test_enabled_model_trains_as_the_plain_one(build, mode):
-    # More than two uses of a tensor, spread over segments, sum in another order.
-    allowed = 4 * 4 * 1.2e-7 if mode == "eager" and build in (nested, ops_as_layers) else 0.0
-    check_enabled(build, MODELS[build], targets(build), mode, segments=4, allowed=allowed)
+    # The gradient of a bias before a normalization is zero but for rounding, by which plain ways differ as much.
+    spread = [plain_steps(build, MODELS[build], targets(build))] if build is unet and mode != "eager" else []
+    check_enabled(build, MODELS[build], targets(build), mode, segments=4, spread=spread)
 
 
 @pytest.mark.parametrize("build", MODELS)

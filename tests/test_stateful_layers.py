@@ -23,8 +23,6 @@ UNDER_XLA = [models.dropout, models.auxiliary_losses, models.convolution_bias_be
 @pytest.mark.parametrize(("build", "mode"), in_turn(models.STATEFUL, first=1))
 def test_enabled_model_trains_as_the_plain_one(build, mode):
     allowed = models.ROUNDING.get(build, 0.0) if mode == "eager" else 0.0
-    if mode == "eager" and build is models.convolution_bias_before_normalization:
-        allowed = 4e-7  # oneDNN joins other operations in the functions of a plan (docs/design/pairs.md)
     check_enabled(build, models.inputs_of(build), Y, mode, segments=3, allowed=allowed)
 
 

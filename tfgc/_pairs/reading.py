@@ -3,7 +3,7 @@
 import functools
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfgc._framework import concrete_functions
 from tfgc._pairs.joint import Joint
 from tfgc._pure import taken_results
+from tfgc._step.inlined import sums
 from tfgc._step.step import Tensor
 from tfgc._step.trace import Trace
 
@@ -106,7 +107,7 @@ class Reading:
         definition = tf.compat.v1.GraphDef()
         definition.versions.CopyFrom(self.trace.definition.versions)
         definition.library.CopyFrom(self.trace.definition.library)
-        definition.node.extend(nodes)
+        definition.node.extend(part for node in nodes for part in _summed(node, given))
         names = {node.name for node in definition.node}
         for node in definition.node:
             if node.attr.get(_GRADIENT, _NONE).s.startswith(b"tfgc-replay"):  # of a pair in this one, as it was called
@@ -143,6 +144,22 @@ class Reading:
         while self.trace.nodes[tensor[0]].op == "Identity" and tensor[0] >= self.start:
             tensor = self.trace.read[tensor[0]][0][0]
         return tensor
+
+
+def _summed(node: Any, given: Mapping[str, Any]) -> Iterator[Any]:
+    """An operation; a sum of many as sums of two if its first term is given: TensorFlow begins where it may write."""
+    terms = [name for name in node.input if name[0] != "^"]
+    is_sum = node.op == "AddN" and node.attr["T"].type != tf.variant.as_datatype_enum
+    if not is_sum or len(terms) < 3 or terms[0] not in given:
+        yield node
+        return
+    *parts, (_, *last) = sums(node.name, terms)
+    for name, *pair in (*parts, (node.name, *last)):
+        made = type(node)()
+        made.CopyFrom(node)
+        made.name, made.attr["N"].i = name, len(pair)
+        made.input[:] = [*pair, *node.input[len(terms) :]]
+        yield made
 
 
 _GRADIENT, _NONE = "_gradient_op_type", tf.compat.v1.AttrValue()

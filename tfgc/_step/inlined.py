@@ -85,8 +85,8 @@ class Inlined:
                         read_as[op.name, i] = read[i]  # what a loop handed on
                     read[i] = f"{scope}{op.name}/read/{i}"
             if op.type == "AddN" and len(read) > 2 and self._is_large(op.outputs[0]):
-                *sums, (_, *read) = _sums(f"{scope}{op.name}", read)
-                for name, *pair in sums:
+                *parts, (_, *read) = sums(f"{scope}{op.name}", read)
+                for name, *pair in parts:
                     self._append(op, node, name, pair, [])
             self._append(op, called, scope + op.name, read, controls)
         begins.append(len(self.nodes))
@@ -116,7 +116,7 @@ class Inlined:
         return tensor.dtype != tf.variant and (count is None or count * tensor.dtype.size >= self._small)
 
 
-def _sums(name: str, terms: Sequence[str]) -> list[tuple[str, str, str]]:
+def sums(name: str, terms: Sequence[str]) -> list[tuple[str, str, str]]:
     """Sums of two that make an AddN, each by name: of the first two to nine terms, and of these and groups of eight."""
     made: list[tuple[str, str, str]] = []
 
