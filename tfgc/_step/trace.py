@@ -83,7 +83,7 @@ class Trace:
             read, controls = self.read[i]
             # What a list holds may be counted elsewhere; planned it is, or what reads it would follow from nothing.
             least = 0 if op.type not in LOOPS else SMALL if self._small is None else self._small
-            read = tuple(map(self._behind_gathered, read)) if call else read
+            read = tuple(map(self.behind_gathered, read)) if call else read
             ops[i] = Op(
                 node.name,
                 op.type,
@@ -127,7 +127,7 @@ class Trace:
         maker, _, index = name.partition(":")
         return self._at[maker], int(index or 0)
 
-    def _behind_gathered(self, tensor: Tensor) -> Tensor:
+    def behind_gathered(self, tensor: Tensor) -> Tensor:
         """Behind an IdentityN: Keras gathers all gradients in one, which holds each until the last is there."""
         while self.ops[tensor[0]].type == "IdentityN" and tensor[0] >= self.calls[0][0]:
             read, controls = self.read[tensor[0]]
