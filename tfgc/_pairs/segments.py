@@ -8,14 +8,14 @@ In backward it comes back one function ahead, so that the copy hides behind work
 """
 
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import host_memory, own_replica, private_api
-from tfgc._pairs import rows
+from tfgc._pairs import joined, rows
 from tfgc._pairs.reading import Part, Reading
 from tfgc._pairs.rows import Function
 from tfgc._run import emit
@@ -57,7 +57,7 @@ class Segments:
     """
 
     def __init__(self, reading: Reading, planned: Planned, results: int) -> None:
-        self._reading, self._step = reading, planned.step
+        self._reading, self._step, self._filters = reading, planned.step, joined.filters(planned.step)
         self._hosted, self._ends = planned.hosted, planned.ends
         self._results, self._gradients = reading.results[:results], reading.results[results:]
         self._given = {*reading.arguments, *(reading.trace.tensor(name)[0] for name in reading.upstream)}
@@ -145,6 +145,7 @@ class Segments:
         """The operations of each function of backward: of a segment's copies on, or from another hosted tensor on."""
         ops = self._step.ops
         needed = self._behind([t[0] for t in gradients if t[0] in self._late], self._early)
+        order = joined.beside_filters(self._step, [i for i in self._step.order if i in needed])
         segment, fetched = (), set[Tensor]()
 
         def starts(_: int, i: int) -> bool:
@@ -155,7 +156,7 @@ class Segments:
             fetched = read if is_new else fetched | read
             return is_new
 
-        return list(rows.cut([i for i in self._step.order if i in needed], starts))
+        return list(rows.cut(order, starts))
 
     def _takes(self, row: Sequence[int]) -> list[Tensor]:
         """What a function of some operations takes."""
@@ -180,13 +181,6 @@ class Segments:
                 waiting += [*(t[0] for t in op.inputs), *op.controls]
                 if op.type == "BiasAddGrad":  # with which oneDNN joins them, read or not (`_run.unread`)
                     waiting += self._filters.get(op.inputs[0], ())
-        return found
-
-    @functools.cached_property
-    def _filters(self) -> Mapping[Tensor, list[int]]:
-        found: dict[Tensor, list[int]] = {}
-        for i in (i for i, op in self._step.ops.items() if op.type == "Conv2DBackpropFilter"):
-            found.setdefault(self._step.ops[i].inputs[2], []).append(i)
         return found
 
     def _as_nodes(self, numbers: Collection[int]) -> list[Any]:
