@@ -1,10 +1,12 @@
 """A row of functions that run one after the other on tensors by name."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tfgc._framework import private_api, xla_waits
 from tfgc._pairs.reading import Part
+from tfgc._step.step import Step, Tensor
 
 
 class Function(NamedTuple):
@@ -26,7 +28,7 @@ class Function(NamedTuple):
         values.update(zip(self.makes, self.part(given)))
 
 
-def cut(numbers: Sequence[int], starts: Callable[[int, int], bool]) -> Iterable[list[int]]:
+def cut(numbers: Iterable[int], starts: Callable[[int, int], bool]) -> Iterable[list[int]]:
     """Numbers in rows; whether a number starts one is asked of the number before it and itself."""
     row: list[int] = []
     for i in numbers:
@@ -36,3 +38,32 @@ def cut(numbers: Sequence[int], starts: Callable[[int, int], bool]) -> Iterable[
         row.append(i)
     if row:
         yield row
+
+
+def joined(step: Step, order: Sequence[int]) -> Iterable[int]:
+    """The order, but gradients of biases beside those of filters, with which oneDNN joins them in one function."""
+    beside, at = filters(step), {i: k for k, i in enumerate(order)}
+    until: dict[int, int] = {}  # the gradient of a filter behind which an operation runs
+    waiting: dict[int, list[int]] = defaultdict(list)  # by that
+    for i in order:
+        op = step.ops[i]
+        found = [until[j] for j in (*(t[0] for t in op.inputs), *op.controls) if j in until]
+        if op.type == "BiasAddGrad":
+            found += [j for j in beside.get(op.inputs[0], ()) if j in at]
+        last = max(found, key=at.__getitem__, default=i)
+        if at[last] > at[i]:
+            moved = [i, *waiting.pop(i, ())]
+            until |= dict.fromkeys(moved, last)
+            waiting[last] += moved
+        else:
+            yield i
+            yield from waiting.pop(i, ())
+
+
+def filters(step: Step) -> Mapping[Tensor, list[int]]:
+    """The gradients of filters by the gradient that they read."""
+    found: dict[Tensor, list[int]] = defaultdict(list)
+    for i, op in step.ops.items():
+        if op.type == "Conv2DBackpropFilter":
+            found[op.inputs[2]].append(i)
+    return found

@@ -8,7 +8,7 @@ In backward it comes back one function ahead, so that the copy hides behind work
 """
 
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -59,6 +59,7 @@ class Segments:
     def __init__(self, reading: Reading, planned: Planned, results: int) -> None:
         self._reading, self._step = reading, planned.step
         self._hosted, self._ends = planned.hosted, planned.ends
+        self._filters = rows.filters(self._step)
         self._results, self._gradients = reading.results[:results], reading.results[results:]
         self._given = {*reading.arguments, *(reading.trace.tensor(name)[0] for name in reading.upstream)}
         self._nodes = {node.name: node for node in emit.definition(reading.trace, self._step, False).node}
@@ -68,6 +69,8 @@ class Segments:
         stored = sorted(t for t in {*read, *self._gradients} if t[0] not in self._late | self._given)
         self._of_name = {self._name(t): t for t in stored}
         self.stored = list(self._of_name)
+        # Under XLA what is known there stays known, which shapes have to be.
+        self._waiting = [name for name, t in self._of_name.items() if t[0] not in self._step.known_by_shapes]
         self._known: dict[tuple[int, ...], list[Function]] = {}
         self.gives_away = True
 
@@ -117,7 +120,7 @@ class Segments:
             gradients = [self._gradients[k] for k in wanted]
             make = functools.partial(self._functions, self._backward_rows(gradients), gradients)
             self._known[wanted] = own_replica.in_own_thread(make)
-        functions, early = self._known[wanted], {*self.stored, *self._reading.names}
+        functions, early = self._known[wanted], {*self._waiting, *self._reading.names}
         for function, ahead in zip(functions, [*functions[1:], None]):
             after = [values[name] for name in function.takes if name not in self._hosted][-1:]
             for name in (*function.takes, *(ahead.takes if ahead is not None else ())):
@@ -152,7 +155,7 @@ class Segments:
             before, segment = segment, ops[i].segment or segment
             return segment != before
 
-        return list(rows.cut([i for i in self._step.order if i in needed], starts))
+        return list(rows.cut(rows.joined(self._step, [i for i in self._step.order if i in needed]), starts))
 
     def _takes(self, row: Sequence[int]) -> list[Tensor]:
         """What a function of some operations takes."""
@@ -177,14 +180,6 @@ class Segments:
                 waiting += [*(t[0] for t in op.inputs), *op.controls]
                 if op.type == "BiasAddGrad":  # with which oneDNN joins them, read or not (`_run.unread`)
                     waiting += self._filters.get(op.inputs[0], ())
-        return found
-
-    @functools.cached_property
-    def _filters(self) -> Mapping[Tensor, list[int]]:
-        found: dict[Tensor, list[int]] = {}
-        for i, op in self._step.ops.items():
-            if op.type == "Conv2DBackpropFilter":
-                found.setdefault(op.inputs[2], []).append(i)
         return found
 
     def _as_nodes(self, numbers: Collection[int]) -> list[Any]:
