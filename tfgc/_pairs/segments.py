@@ -68,6 +68,8 @@ class Segments:
         others = self._late | self._given
         self._of_name = {self._name(t): t for t in sorted({*read, *self._gradients}) if t[0] not in others}
         self.stored = list(self._of_name)
+        # Under XLA what is known there stays known, which shapes have to be.
+        self._waiting = [name for name, t in self._of_name.items() if t[0] not in self._step.known_by_shapes]
         self._known: dict[tuple[int, ...], list[Function]] = {}
         self.gives_away = True
 
@@ -117,7 +119,7 @@ class Segments:
             gradients = [self._gradients[k] for k in wanted]
             make = functools.partial(self._functions, self._backward_rows(gradients), gradients)
             self._known[wanted] = own_replica.in_own_thread(make)
-        functions, early = self._known[wanted], {*self.stored, *self._reading.names}
+        functions, early = self._known[wanted], {*self._waiting, *self._reading.names}
         for function, ahead in zip(functions, [*functions[1:], None]):
             after = [values[name] for name in function.takes if name not in self._hosted][-1:]
             for name in (*function.takes, *(ahead.takes if ahead is not None else ())):

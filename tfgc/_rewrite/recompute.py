@@ -132,10 +132,20 @@ class _Rewriter:
                     readers.append(i)
             if cuts := places[end].inside:
                 copies = list(copy_of.values())
-                where = {ops[copy].traced: position for position, copy in enumerate(copies)}
-                inner = {where[cut.behind] + 1: cut for cut in cuts if cut.behind in where}
-                inner.pop(len(copies), None)
-                self._split(copies, readers, inner, (*tag, j))
+                self._split(copies, readers, self._inner(copies, cuts), (*tag, j))
+
+    def _inner(self, copies: Sequence[int], cuts: Iterable[Cut]) -> dict[int, Cut]:
+        """The cuts among copies by position. Copies that end where an inner segment does are cut as that is."""
+        step, found = self.step, dict[int, Cut]()
+        places = [step.at[self.ops[copy].traced] for copy in copies]
+        for cut in cuts:
+            # What it lies behind may be what no copy is needed of.
+            position = bisect.bisect_right(places, step.at[cut.behind])
+            if position == len(copies):
+                return found | self._inner(copies, cut.inside)
+            if position:
+                found[position] = cut
+        return found
 
     def _is_given(
         self,

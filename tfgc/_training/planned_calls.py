@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._errors import OptionError
-from tfgc._framework import call_checks, fit_loop, keras_models, whole_steps
+from tfgc._errors import OptionError, TfgcError
+from tfgc._framework import call_checks, fit_loop, keras_models, private_api, whole_steps
 from tfgc._pairs.code import Code
 from tfgc._pairs.pair import Shapes
 from tfgc._pairs.pairs import Pairs
@@ -53,8 +53,7 @@ class PlannedCalls:
     """
 
     def __init__(self, model: keras.Model, request: Request, verbose: bool) -> None:
-        self._model, self._verbose = model, verbose
-        self._training = TrainingState(model)
+        self._model, self._verbose, self._training = model, verbose, TrainingState(model)
         self._call: Callable = model.call
         self._train_step: Callable = model.train_step
         self.has_budget = request.budget is not None
@@ -111,7 +110,11 @@ class PlannedCalls:
             self._rows = fit_loop.batch_size()
         if self._names_layers:
             return self._by_layers(args, kwargs)
-        made, pair = self._pairs.run(args, kwargs)
+        try:
+            made, pair = self._pairs.run(args, kwargs)
+        except TfgcError as error:
+            private_api.let_pass(error)
+            raise
         if pair is not None and pair.directions.planned is not None:
             self._note(pair.directions.planned, self._signature(args, kwargs))
         return made
@@ -144,10 +147,12 @@ class PlannedCalls:
 
     def _note(self, planned: PlannedCall, signature: Signature) -> None:
         """Note by which plan a call runs, and say so where it is a new one."""
+        planned.sizes = planned.sizes or signature.sizes  # of the first of the calls that it is for
         planned.step = dataclasses.replace(planned.step, mode=signature.mode)
         planned.weights = len(self._model.weights)
         self._made.keep(lambda one: one.weights == planned.weights)
-        self._latest, self._made[signature] = signature, planned
+        self._latest = dataclasses.replace(signature, sizes=planned.sizes)
+        self._made[self._latest] = dataclasses.replace(planned)
         if not planned.is_reported:
             planned.is_reported = True
             plan_report.report(self._model.name, planned.step, verbose=self._verbose)
