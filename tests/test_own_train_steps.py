@@ -10,7 +10,6 @@ from memory import alone
 
 import tfgc
 from tfgc._calls import tracing
-from tfgc._training import enable
 from tfgc._units import format_bytes
 
 L = keras.layers
@@ -376,23 +375,6 @@ def test_a_call_by_keyword_is_planned_for_what_it_is_given(sizes):
     model.fit(dataset, verbose=0, shuffle=False)
     (planned,) = tfgc.status(model).plans
     assert planned.plain_bytes > 1.7 * tfgc.estimate(encoder(ByKeyword), ROWS).needed_bytes
-
-
-def test_one_call_is_verified_by_the_plan_that_it_trains_by(monkeypatch):
-    class OneCall(keras.Model):
-        def train_step(self, data):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(self(data[0], training=True) ** 2)
-            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-            return {"loss": loss}
-
-    switched, switch = [], enable.switch
-    monkeypatch.setattr(
-        enable, "switch", lambda model, plan, **how: switched.append(plan) or switch(model, plan, **how)
-    )
-    model = compiled(fresh(lambda: encoder(OneCall)))
-    assert tfgc.verify(model, None, (PAIRS[0], noise(ROWS, 8)), modes="compiled", steps=1)
-    assert [plan.segments for plan in switched] == [tfgc.plan(model, batch_size=ROWS, strategy="optimal").segments]
 
 
 def test_a_step_that_takes_its_data_apart_is_verified():
