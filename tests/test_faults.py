@@ -91,7 +91,7 @@ def crossed():
     for mode in MODES:
         for i in range(BLOCKS):
             for where in WHERE:
-                if where == "replay" and i in (0, BLOCKS - 1):  # Nothing reads the end of the first; the last one is kept.
+                if where == "replay" and i in (0, BLOCKS - 1):  # Nothing reads the end of the first, the last is kept.
                     continue
                 marks = [] if (mode, i, where) in fast else pytest.mark.slow
                 yield pytest.param(mode, i, where, marks=marks)
@@ -130,7 +130,7 @@ def test_a_model_trains_on_after_a_fault(mode, i, where):
         possible = drawn if path.startswith(GLOBAL) else [before[path], whole[path]]
         if traced:
             possible = possible[:1]
-        elif where != "forward" and mode != "graph":  # The forward function returned, in which all may run in any order.
+        elif where != "forward" and mode != "graph":  # Forward, which runs in any order, is over.
             possible = possible[-1:]
         errors = [np.linalg.norm(np.float64(value) - one) for one in possible]
         assert min(errors) <= tolerance * max(np.linalg.norm(value), 1e-3), path
