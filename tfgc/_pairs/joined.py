@@ -1,6 +1,10 @@
-"""What oneDNN makes one operation of, where one function has both: the gradients of a bias and of its filter."""
+"""What belongs in one function.
 
-from collections.abc import Mapping, Sequence
+oneDNN makes one operation of the gradients of a bias and of its filter. XLA has to know sizes as it compiles, and takes
+all that a function reads for known if another one reads a size that it makes: it would compile each step anew.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 
 from tfgc._step.step import Step, Tensor
 
@@ -15,12 +19,24 @@ def filters(step: Step) -> Mapping[Tensor, list[int]]:
 
 
 def beside_filters(step: Step, order: Sequence[int]) -> list[int]:
-    """An order with the gradients of biases, and what follows from them, just before those of filters."""
+    """An order with the gradients of biases, and what follows from them, just behind those of filters."""
     at, places, read = {i: k for k, i in enumerate(order)}, dict[int, float](), filters(step)
     for k, i in enumerate(order):
         op = step.ops[i]
         behind = [k, *(places[j] for j in (*(t[0] for t in op.inputs), *op.controls) if j in places)]
         if op.type == "BiasAddGrad":
-            behind += sorted(at[j] - 0.5 for j in read.get(op.inputs[0], ()) if j in at)[:1]
+            behind += sorted(at[j] + 0.5 for j in read.get(op.inputs[0], ()) if j in at)[:1]
         places[i] = max(behind)
+    return sorted(order, key=places.__getitem__)
+
+
+def before_readers(step: Step, order: Sequence[int], moves: Callable[[int], bool]) -> list[int]:
+    """An order with some operations just before what reads them first."""
+    places: dict[int, float] = {}
+    first: dict[int, float] = {}
+    for k, i in reversed(list(enumerate(order))):
+        place = first.get(i, k) if moves(i) else k
+        places[i] = place - 0.5 if place > k and place % 1 == 0 else place
+        for j in (*(t[0] for t in step.ops[i].inputs), *step.ops[i].controls):
+            first[j] = min(first.get(j, places[i]), places[i])
     return sorted(order, key=places.__getitem__)

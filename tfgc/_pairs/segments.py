@@ -148,6 +148,7 @@ class Segments:
         ops = self._step.ops
         needed = self._behind([t[0] for t in gradients if t[0] in self._late], self._early)
         order = joined.beside_filters(self._step, [i for i in self._step.order if i in needed])
+        order = joined.before_readers(self._step, order, self._is_size)
         segment, fetched = (), set[Tensor]()
 
         def starts(_: int, i: int) -> bool:
@@ -159,6 +160,13 @@ class Segments:
             return is_new
 
         return list(rows.cut(order, starts))
+
+    def _is_size(self, number: int) -> bool:
+        """Whether an operation makes sizes or places, and may run later: what it reads does not end with it."""
+        op = self._step.ops[number]
+        if op.segment or any(t[0] in self._late and self._step.is_planned(self._step.buffer(t)) for t in op.inputs):
+            return False
+        return not self._step.makes[number] and all(t.dtype.is_integer for t in self._reading.trace.ops[number].outputs)
 
     def _takes(self, row: Sequence[int]) -> list[Tensor]:
         """What a function of some operations takes."""

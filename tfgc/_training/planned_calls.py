@@ -61,6 +61,7 @@ class PlannedCalls:
         self._request = self.whole.request
         self._made: RecentlyUsed[Signature, PlannedCall] = RecentlyUsed(_MOST_PLANS)
         self._latest: Signature | None = None
+        self._newest: PlannedCall | None = None  # planned last, for a call that may have failed since
         self._pairs = Pairs(
             self._call, model.name, Code(model), self._plan, is_bounded=self.has_budget, otherwise=self._by_parts
         )
@@ -89,7 +90,7 @@ class PlannedCalls:
         """The latest step as its plan sees it, to say why it ran out of memory."""
         if self.whole.latest is not None:
             return self.whole.to_explain()
-        found = None if self._latest is None else self._made.get(self._latest)
+        found = self._newest if self._latest is None else self._made.get(self._latest)
         if found is None or found.plans is None:
             return None
         return out_of_memory.step_as_a_whole(self._model, getattr(self._model, "optimizer", None), found.plans)
@@ -173,7 +174,8 @@ class PlannedCalls:
             why_unchanged(plans),
             shapes=tuple(shape or () for shape in shapes), is_asked_for=plans.is_asked_for,
         )  # fmt: skip
-        return Planned(plans.plan.step, PlannedCall(step, plans))
+        self._newest = PlannedCall(step, plans)
+        return Planned(plans.plan.step, self._newest)
 
     def _filled(self, shape: tf.TensorShape) -> tf.TensorShape:
         """A shape with the batch of `fit`, where its own is open."""
