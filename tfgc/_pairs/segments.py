@@ -118,15 +118,20 @@ class Segments:
         """Some of the gradients, by position, of values by name: arguments, upstream gradients, and what is stored."""
         if wanted not in self._known:
             gradients = [self._gradients[k] for k in wanted]
-            make = functools.partial(self._functions, self._backward_rows(gradients), gradients)
+            parts = self._backward_rows(gradients)
+            parts = parts if private_api.in_xla() else [*rows.split(self._step, parts)]  # XLA runs it all as one
+            make = functools.partial(self._functions, parts, gradients)
             self._known[wanted] = own_replica.in_own_thread(make)
         functions, early = self._known[wanted], {*self._waiting, *self._reading.names}
+        before: list[tf.Tensor] = []  # One runs behind the other: the copies of a segment wait for nothing else.
         for function, ahead in zip(functions, [*functions[1:], None]):
             after = [values[name] for name in function.takes if name not in self._hosted][-1:]
             for name in (*function.takes, *(ahead.takes if ahead is not None else ())):
                 if isinstance(values.get(name), host_memory.HostCopy):
                     values[name] = values[name].fetched(after)
-            function.run(values, early)
+            with tf.control_dependencies(before):
+                function.run(values, early)
+            before = [] if tf.executing_eagerly() else [values[name] for name in function.makes]
         return [values[self._name(self._gradients[k])] for k in wanted]
 
     def _functions(self, parts: Sequence[Sequence[int]], wanted: Sequence[Tensor]) -> list[Function]:
