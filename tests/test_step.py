@@ -7,6 +7,7 @@ import dataclasses
 
 import pytest
 
+from tfgc._pairs import rows
 from tfgc._rewrite.liveness import peak, timeline
 from tfgc._rewrite.order import ordered
 from tfgc._rewrite.recompute import Cut, recomputed
@@ -150,6 +151,16 @@ def test_an_inner_cut_may_lie_behind_what_is_not_copied():
     step = chain(9, small=(4,))
     nested = run(step, [Cut(number(step, "f8"), inside=tuple(cut(step, "f4")))])
     assert [short(name) for name in names(nested) if "again" in name][-3:] == ["f1''", "f2''", "f3''"]
+
+
+def test_a_function_ends_where_what_it_takes_would_hold_more_than_the_step_needs():
+    step = run(chain(6), cut(chain(6), "f3"))
+    late = [i for i in step.order if step.ops[i].call]
+    parts = [*rows.split(step, [late])]
+    assert [i for part in parts for i in part] == late
+    # The first one takes f4 and f5, which end with g5 and g6: next to them f1' to f3' and g5 are more than 5 MB.
+    made = [[short(step.ops[i].name) for i in part] for part in parts]
+    assert made == [["g6", "g5", "f1'", "f2'"], ["f3'", "g4", "g3", "g2", "g1"]]
 
 
 def two_calls():

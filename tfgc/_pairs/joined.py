@@ -4,9 +4,24 @@ oneDNN makes one operation of the gradients of a bias and of its filter. XLA has
 all that a function reads for known if another one reads a size that it makes: it would compile each step anew.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import tensorflow as tf
 
 from tfgc._step.step import Step, Tensor
+
+
+def together(step: Step, needed: Collection[int], late: Collection[int], ops: Sequence[tf.Operation]) -> list[int]:
+    """The order of some operations, in which what belongs together is close; `ops` are those of the trace."""
+
+    def is_size(number: int) -> bool:  # and may run later: what it reads does not end with it
+        op = step.ops[number]
+        if op.segment or any(t[0] in late and step.is_planned(step.buffer(t)) for t in op.inputs):
+            return False
+        return not step.makes[number] and all(t.dtype.is_integer for t in ops[number].outputs)
+
+    order = _beside_filters(step, [i for i in step.order if i in needed])
+    return _before_readers(step, order, is_size)
 
 
 def filters(step: Step) -> Mapping[Tensor, list[int]]:
@@ -18,7 +33,7 @@ def filters(step: Step) -> Mapping[Tensor, list[int]]:
     return found
 
 
-def beside_filters(step: Step, order: Sequence[int]) -> list[int]:
+def _beside_filters(step: Step, order: Sequence[int]) -> list[int]:
     """An order with the gradients of biases, and what follows from them, just behind those of filters."""
     at, places, read = {i: k for k, i in enumerate(order)}, dict[int, float](), filters(step)
     for k, i in enumerate(order):
@@ -30,7 +45,7 @@ def beside_filters(step: Step, order: Sequence[int]) -> list[int]:
     return sorted(order, key=places.__getitem__)
 
 
-def before_readers(step: Step, order: Sequence[int], moves: Callable[[int], bool]) -> list[int]:
+def _before_readers(step: Step, order: Sequence[int], moves: Callable[[int], bool]) -> list[int]:
     """An order with some operations just before what reads them first."""
     places: dict[int, float] = {}
     first: dict[int, float] = {}

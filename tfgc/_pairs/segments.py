@@ -117,15 +117,20 @@ class Segments:
         """Some of the gradients, by position, of values by name: arguments, upstream gradients, and what is stored."""
         if wanted not in self._known:
             gradients = [self._gradients[k] for k in wanted]
-            make = functools.partial(self._functions, self._backward_rows(gradients), gradients)
+            parts = self._backward_rows(gradients)
+            parts = parts if private_api.in_xla() else [*rows.split(self._step, parts)]  # XLA runs it all as one
+            make = functools.partial(self._functions, parts, gradients)
             self._known[wanted] = own_replica.in_own_thread(make)
         functions, early = self._known[wanted], {*self._waiting, *self._reading.names}
+        before: list[tf.Tensor] = []  # One runs behind the other: the copies of a segment wait for nothing else.
         for function, ahead in zip(functions, [*functions[1:], None]):
             after = [values[name] for name in function.takes if name not in self._hosted][-1:]
             for name in (*function.takes, *(ahead.takes if ahead is not None else ())):
                 if isinstance(values.get(name), host_memory.HostCopy):
                     values[name] = values[name].fetched(after)
-            function.run(values, early)
+            with tf.control_dependencies(before):
+                function.run(values, early)
+            before = [] if tf.executing_eagerly() else [values[name] for name in function.makes]
         return [values[self._name(self._gradients[k])] for k in wanted]
 
     def _functions(self, parts: Sequence[Sequence[int]], wanted: Sequence[Tensor]) -> list[Function]:
@@ -147,8 +152,7 @@ class Segments:
         """The operations of each function of backward: of a segment's copies on, or from another hosted tensor on."""
         ops = self._step.ops
         needed = self._behind([t[0] for t in gradients if t[0] in self._late], self._early)
-        order = joined.beside_filters(self._step, [i for i in self._step.order if i in needed])
-        order = joined.before_readers(self._step, order, self._is_size)
+        order = joined.together(self._step, needed, self._late, self._reading.trace.ops)
         segment, fetched = (), set[Tensor]()
 
         def starts(_: int, i: int) -> bool:
@@ -160,13 +164,6 @@ class Segments:
             return is_new
 
         return list(rows.cut(order, starts))
-
-    def _is_size(self, number: int) -> bool:
-        """Whether an operation makes sizes or places, and may run later: what it reads does not end with it."""
-        op = self._step.ops[number]
-        if op.segment or any(t[0] in self._late and self._step.is_planned(self._step.buffer(t)) for t in op.inputs):
-            return False
-        return not self._step.makes[number] and all(t.dtype.is_integer for t in self._reading.trace.ops[number].outputs)
 
     def _takes(self, row: Sequence[int]) -> list[Tensor]:
         """What a function of some operations takes."""
