@@ -116,8 +116,7 @@ class Segments:
     def backward(self, wanted: tuple[int, ...], values: dict[str, Any]) -> list[tf.Tensor]:
         """Some of the gradients, by position, of values by name: arguments, upstream gradients, and what is stored."""
         if wanted not in self._known:
-            gradients = [self._gradients[k] for k in wanted]
-            parts = self._backward_rows(gradients)
+            parts = self._backward_rows(gradients := [self._gradients[k] for k in wanted])
             parts = parts if private_api.in_xla() else [*rows.split(self._step, parts)]  # XLA runs it all as one
             make = functools.partial(self._functions, parts, gradients)
             self._known[wanted] = own_replica.in_own_thread(make)
