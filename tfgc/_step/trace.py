@@ -121,7 +121,7 @@ class Trace:
 
     def behind_gathered(self, tensor: Tensor) -> Tensor:
         """Behind an IdentityN: Keras gathers all gradients in one, which holds each until the last is there."""
-        while self.ops[tensor[0]].type == "IdentityN" and tensor[0] >= self.calls[0][0]:
+        while self.calls and self.ops[tensor[0]].type == "IdentityN" and tensor[0] >= self.calls[0][0]:
             read, controls = self.read[tensor[0]]
             if controls:
                 break

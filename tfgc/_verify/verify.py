@@ -122,9 +122,9 @@ def verify(
         stack.enter_context(layer_calls.restored_afterwards(model))
         step = OwnStep(model, data) if loss is None and has_own_step(model) else LossStep(model, data, loss)
         stack.callback(step.write, before := step.read())
-        if step.draws and isinstance(step, LossStep):
-            raise OptionError(_DRAWS)
         if step.draws:
+            if isinstance(step, LossStep):
+                raise OptionError(_DRAWS)
             stack.callback(tf.random.set_seed, cast(Any, private_api.tensorflow_seed()))  # None undoes it
         if step.draws and modes != ("eager",):
             if asked:
@@ -146,8 +146,7 @@ def verify(
                 f"modes={modes!r}: a plain step of {model.name!r}, to compare {mode!r} with, fails",
                 "Change what fails, or leave this mode out",
             ):
-                base = "graph" if mode == "compiled" else mode
-                befores, baseline = step.run(base, steps)
+                befores, baseline = step.run(base := "graph" if mode == "compiled" else mode, steps)
             if is_whole:
                 comparison.prove(*step.bits(befores), functools.partial(step.unlike_copies, befores[0]))
             elif by_default:
