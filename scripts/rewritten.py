@@ -1,7 +1,11 @@
-"""A training step plain, as tfgc runs it today, and traced once and rewritten: memory, time and losses, in turn.
+"""A training step plain and by tfgc: memory, time and losses, in turn.
 
     python scripts/rewritten.py ResNet50:128:16 transformer_encoder::8 --rounds 9
-    python scripts/rewritten.py --simulate     # all networks: trace and plan, and run nothing
+    python scripts/rewritten.py --ways plain-eager loop-eager    # of the ways below
+    python scripts/rewritten.py --simulate                       # all networks: trace and plan, and run nothing
+
+"plain" and "plain-eager" run without tfgc, "rewritten" is `tfgc.function`, "loop" and "loop-eager" an enabled model in
+a loop of one's own. Each is compared with the plain step in the same mode.
 
 NETWORK:SIZE:BATCH is a name that the shell takes too or one of those here, an image size if it takes one, and samples.
 Each network has a process of its own, one after the other. Each way trains a model of its own, from the same weights,
@@ -9,9 +13,8 @@ by SGD on a squared error in a tf.function. Peaks are the allocator's above what
 with other work they and times are indications. `--off` turns TensorFlow's graph optimizer off, where the rewritten step
 has the bits of the plain one.
 
-`--simulate` prints simulated peaks without weights, those of today as they are predicted, work as a share of that of
-the plain step, and seconds of the processor for tracing and for planning: of the least peak, and of half of the room
-between that and the plain step. Today's work is in floating-point operations, that of steps in `_step.work`.
+`--simulate` prints simulated peaks without weights, work as a share of that of the plain step, and seconds of the
+processor for tracing and for planning: of the least peak, and of half of the room between that and the plain step.
 """
 
 import argparse
@@ -25,6 +28,9 @@ CASES = (
     "Xception:128:8", "vit::8", "transformer_encoder::8", "gpt(4, 256, 256, 8192)::8", "unet::4", "sample_cnn::8",
     "bidirectional_lstm::32", "subclassed_transformer::8", "heads::64", "NASNetMobile:128:8",
 )  # fmt: skip
+
+
+WAYS = ("plain", "rewritten", "loop", "plain-eager", "loop-eager")
 
 
 def subclassed_transformer():
@@ -117,40 +123,32 @@ def step_of(model):
     return step
 
 
-def today(model, x):
-    """The step of a model that the old engine has planned."""
+def enabled(model):
+    import tfgc
+
+    return step_of(tfgc.enable(model, verbose=0))
+
+
+def made(way, model):
     import tensorflow as tf
 
     import tfgc
 
-    if isinstance(getattr(model, "specs", None), list):
-        tfgc.enable(model, verbose=0)
-    else:
-        tfgc.enable(model, tfgc.plan(model, int(tf.nest.flatten(x)[0].shape[0]), verbose=0))
-    return tf.function(step_of(model))
+    if way == "rewritten":
+        return tfgc.function(step_of(model))
+    step = step_of(model) if way.startswith("plain") else enabled(model)
+    return step if way.endswith("eager") else tf.function(step)
 
 
-def ways():
-    import tensorflow as tf
-
-    import tfgc
-
-    return {
-        "plain": lambda model, x: tf.function(step_of(model)),
-        "tfgc today": today,
-        "rewritten": lambda model, x: tfgc.function(step_of(model)),
-    }
-
-
-def measured(name, size, count, rounds):
+def measured(name, size, count, rounds, ways):
     import tfgc
 
     x, runs, first, losses = None, {}, {}, {}
-    for way, make in ways().items():
+    for way in ways:
         model = build(name, size)
         x = batch(model, count) if x is None else x
         begin = time.perf_counter()
-        runs[way] = make(model, x)
+        runs[way] = made(way, model)
         losses[way] = [float(runs[way](x))]
         first[way] = time.perf_counter() - begin
     seconds, peaks = ({way: [] for way in runs} for _ in range(2))
@@ -162,8 +160,10 @@ def measured(name, size, count, rounds):
                 seconds[way].append(time.perf_counter() - begin)
             peaks[way].append(peak.peak_bytes - peak.held_bytes)
     for way in runs:
-        ratios = [a / b for a, b in zip(seconds[way], seconds["plain"])]
-        apart = max(abs(a - b) / abs(b) for a, b in zip(losses[way], losses["plain"]))
+        base = "plain-eager" if way.endswith("eager") else "plain"
+        base = base if base in runs else way
+        ratios = [a / b for a, b in zip(seconds[way], seconds[base])]
+        apart = max(abs(a - b) / abs(b) for a, b in zip(losses[way], losses[base]))
         print(
             f"  {way:12} {statistics.median(peaks[way]) / 1e6:8.1f} MB, x {statistics.median(ratios):.3f} "
             f"({min(ratios):.2f} to {max(ratios):.2f}), first step {first[way]:.1f} s, losses apart by {apart:.1e}"
@@ -185,18 +185,6 @@ def simulated(name, size, count):
     _show("plain", least.plain_bytes, 0, f"traced in {traced:.1f} s")
     _show("rewritten", least.peak_bytes, least.overhead, f"planned in {planned:.1f} s {least.unchanged}")
     _show("half the room", half.peak_bytes, half.overhead, f"planned in {halved:.1f} s {half.unchanged}")
-    if not hasattr(model, "specs"):
-        _predicted(model, count)
-
-
-def _predicted(model, count):
-    import tfgc
-
-    plan, seconds = _timed(lambda: tfgc.plan(model, count, verbose=0))
-    for way, each in (("plain today", tfgc.plan(model, count, strategy="keep_all", verbose=0)), ("tfgc today", plan)):
-        step = tfgc.estimate(model, count, plan=each)
-        more = step.work / step.plain_work - 1
-        _show(way, step.peak_bytes - step.fixed_bytes, more, f"planned in {seconds:.1f} s" if each is plan else "")
 
 
 def _timed(call):
@@ -212,6 +200,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", metavar="NETWORK:SIZE:BATCH", default=CASES)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--off", action="store_true", help="turn TensorFlow's graph optimizer off")
     parser.add_argument("--simulate", action="store_true", help="trace and plan, and run nothing")
     parser.add_argument("--case", help=argparse.SUPPRESS)
@@ -229,7 +218,7 @@ def main():
     if given.simulate:
         simulated(name, size, int(count))
     else:
-        measured(name, size, int(count), given.rounds)
+        measured(name, size, int(count), given.rounds, given.ways)
 
 
 if __name__ == "__main__":

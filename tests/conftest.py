@@ -42,6 +42,7 @@ def pytest_configure(config):
     kept_kernels()
 
 
+EXACT = ("eager", "fit, eager")
 # Whether an operation that counts its draws was made since the test began.
 COUNTED = [False]
 
@@ -76,8 +77,8 @@ def fresh(request):
     keras.utils.clear_session(free_memory=False)
     COUNTED[0] = False
     keras.utils.set_random_seed(7)
-    # In mode "eager" tests compare bits, of steps that run as they were traced.
-    is_exact = hasattr(request.node, "callspec") and request.node.callspec.params.get("mode") == "eager"
+    # In these modes tests compare bits, of steps that run as they were traced.
+    is_exact = hasattr(request.node, "callspec") and request.node.callspec.params.get("mode") in EXACT
     with graph_optimizer.off() if is_exact else contextlib.nullcontext():
         yield
     keras.config.set_dtype_policy("float32")

@@ -213,14 +213,14 @@ def plain_steps(build, x, y, **settings):
     return _PLAIN[key]
 
 
-def check_enabled(build, x, y, mode, *, segments=None, policy="float32", allowed=0.0, **settings):
+def check_enabled(build, x, y, mode, *, segments=None, policy="float32", allowed=0.0, spread=(), **settings):
     """Plain against enabled, both freshly built from the same seed."""
     plain = plain_steps(build, x, y, graph=True, **settings)
     model = fresh(build)
     plan = tfgc.plan(model, strategy="uniform", segments=segments)
     tfgc.enable(model, plan)
     ours = train(model, x, y, graph=mode == "graph", **settings)
-    assert_equal(plain, ours, exact=graph_optimizer.is_off(), policy=policy, allowed=allowed)
+    assert_equal(plain, ours, exact=graph_optimizer.is_off(), policy=policy, allowed=allowed, spread=spread)
     return model
 
 

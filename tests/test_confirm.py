@@ -456,7 +456,9 @@ def test_a_budget_holds_when_the_plan_is_run(mode):
     plan, unsure = (tfgc.plan(model, 256, budget="65%", mode=mode, confirm=confirm) for confirm in (True, False))
     noted = plan.options["confirmed"]
     assert noted["measured_bytes"] <= noted["budget_bytes"]
-    assert noted["measured_bytes"] >= 0.95 * noted["predicted_bytes"] or noted["runs"] > 1
+    if noted["runs"] == 1 and noted["measured_bytes"] < 0.95 * noted["predicted_bytes"]:
+        room = noted["budget_bytes"] + noted["predicted_bytes"] - noted["measured_bytes"]
+        assert tfgc.plan(model, 256, budget=room, mode=mode).segments == plan.segments  # no faster one is known to fit
     # Compiled segments run side by side, so that another run may need 2 MB more, which the first plan may not have.
     assert plan.outlook.overhead <= unsure.outlook.overhead or (mode == "compiled" and noted["runs"] > 1)
     assert model.optimizer.iterations.numpy() == 0

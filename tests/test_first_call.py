@@ -18,7 +18,7 @@ from tensorflow.python.eager import context
 import tfgc
 from tfgc._core.ignored_warnings import ignored_warnings
 from tfgc._core.segments import Segment
-from tfgc._framework import fit_loop
+from tfgc._framework import fit_loop, graph_optimizer
 from tfgc._planning import free_memory
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._training import plan_report, planned_calls
@@ -75,10 +75,18 @@ UNIFORM, BUDGET = {"strategy": "uniform", "segments": 3}, {"budget": 0.7}
     ],
 )
 def test_gradients_states_and_random_draws_are_those_of_the_plain_model(how, mode):
-    expected = train(fresh(cnn), X[:8], [Y[:8]], graph=True, jit_compile=mode == "xla")
     ours = tfgc.enable(fresh(cnn), **how)
-    found = train(ours, X[:8], [Y[:8]], graph=mode != "compiled", jit_compile=mode == "xla")
-    assert_equal(expected, found, exact=False)
+    if mode == "xla":
+        expected = train(fresh(cnn), X[:8], [Y[:8]], graph=True, jit_compile=True)
+        found = train(ours, X[:8], [Y[:8]], graph=True, jit_compile=True)
+        plain = fresh(cnn)  # by TensorFlow's kernels, with what XLA draws
+        plain.layers[-2].call = tf.function(plain.layers[-2].call, jit_compile=True)
+        assert_equal(expected, found, exact=False, spread=[train(plain, X[:8], [Y[:8]], graph=True)])
+    else:
+        with graph_optimizer.off():
+            expected = train(fresh(cnn), X[:8], [Y[:8]], graph=True)
+            found = train(ours, X[:8], [Y[:8]], graph=mode != "compiled")
+        assert_equal(expected, found, exact=True)
     (made,) = plans(ours)
     assert made.mode == mode
     assert any(segment.mode == "recompute" for segment in made.plan.segments)
@@ -231,19 +239,19 @@ def test_no_fit_no_batch_size():
 
 
 @pytest.mark.gate
-def test_a_smaller_batch_runs_by_the_plan_and_a_larger_one_is_planned_anew_within_a_budget(capsys):
+def test_batches_of_many_sizes_run_by_one_plan_and_a_larger_one_is_planned_anew_within_a_budget(capsys):
     model = tfgc.enable(cnn(), budget=1_000_000)
     sizes = []
-    for batch in (8, 4, 8, 12, 8):
-        model(X[:batch], training=True)
+    for batch in (8, 4, 8, 12, 8, 6, 16, 12):
+        trained_for(model, X[:batch], "compiled")
         (made,) = plans(model)
         sizes.append(made.batch_size)
-    assert sizes == [8, 8, 8, 12, 12]
-    assert capsys.readouterr().err.count("planned in") == 2
+    assert sizes == [8, 4, 8, 12, 12, 12, 16, 16]
+    assert capsys.readouterr().err.count("planned in") == 4
     model = tfgc.enable(cnn())
-    for batch in (4, 8):
-        model(X[:batch], training=True)
-    assert [made.batch_size for made in plans(model)] == [4]
+    for batch in (4, 8, 12, 16):
+        trained_for(model, X[:batch], "compiled")
+    assert [made.batch_size for made in plans(model)] == [12]
 
 
 @pytest.mark.gate
@@ -254,13 +262,11 @@ def test_each_signature_has_its_plan_up_to_a_limit(monkeypatch):
     for length in (8, 16, 12):
         trained_for(model, tokens[:, :length], "compiled")
     assert [made.sizes for made in plans(model)] == [(((n,), "int32"),) for n in (8, 16, 12)]
-    trained_for(model, tokens[:, :10], "compiled")  # the plan for 16 holds
+    trained_for(model, tokens[:, :10], "compiled")  # the plan for 12 is for any length
     assert len(plans(model)) == 3
-    trained_for(model, tokens[:, :8], "compiled")
-    trained_for(model, tokens[:, :20], "compiled")  # none holds: the one that was not used for longest goes
-    assert [made.sizes[0][0] for made in plans(model)] == [(16,), (8,), (20,)]
-    trained_for(model, tokens[:, :20], "graph")
-    assert [made.mode for made in plans(model)] == ["compiled", "compiled", "graph"]
+    trained_for(model, tokens[:, :20], "graph")  # the one that was not used for longest goes
+    left = [((16,), "compiled"), ((12,), "compiled"), ((20,), "graph")]
+    assert [(made.sizes[0][0], made.mode) for made in plans(model)] == left
 
 
 def test_inference_and_symbolic_calls_plan_nothing():
@@ -302,7 +308,7 @@ def test_a_budget_that_nothing_fits_in_raises_its_error_out_of_every_loop():
         with pytest.raises(tfgc.InfeasibleBudgetError, match="no plan fits in") as error:
             trained_for(tfgc.enable(cnn(), budget=20_000), X[:8], mode)
         assert (error.value.budget, error.value.least > 20_000) == (20_000, True)
-        assert error.value.node.partition(":")[0] in [layer.name for layer in cnn().layers]
+        assert any(layer.name in error.value.node for layer in cnn().layers)
     model = tfgc.enable(cnn(loss="mse"), budget=20_000)
     with pytest.raises(tfgc.InfeasibleBudgetError, match=r"^no plan fits in 20,000 bytes"):
         model.fit(X, Y, verbose=0)
@@ -553,7 +559,7 @@ PAIRS = tf.constant(np.random.default_rng(0).integers(0, 400, (600, 2)), "int32"
 
 @pytest.mark.gate
 @pytest.mark.parametrize(("mode", "budget"), in_turn(["eager loop", "fit", "fit under XLA"], ["80%", None]))
-def test_inputs_that_differ_in_their_first_sizes_are_planned_by_calls(budget, mode):
+def test_inputs_may_differ_in_their_first_sizes(budget, mode):
     """As in Keras's example of molecular graphs, where a batch is one graph of atoms and bonds."""
 
     def losses(enabled):
@@ -564,7 +570,7 @@ def test_inputs_that_differ_in_their_first_sizes_are_planned_by_calls(budget, mo
         data = tf.data.Dataset.from_tensors(((ATOMS, BONDS, PAIRS), ATOMS[:, :1])).repeat(3)
         found = model.fit(data, epochs=2, shuffle=False, verbose=0).history["loss"]
         if enabled:
-            assert plans(model)[0].plan.operations if mode == "fit" else plans(model)[0].plan.calls
+            assert plans(model)[0].plan.operations
             assert plans(model)[0].predicted_bytes < 0.8 * plans(model)[0].plain_bytes
         return found
 

@@ -7,10 +7,9 @@ import tensorflow as tf
 from equality import noise
 
 import tfgc
-from tfgc._framework import operation_order
 
 L = keras.layers
-BATCH, UNITS = 16, 128
+UNITS = 128
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -29,52 +28,9 @@ class Wide(L.Layer):
         return x + self.down(self.drop(self.up(x), training=training))
 
 
-class Subclassed(keras.Model):
-    def __init__(self, count):
-        super().__init__()
-        self.blocks = [Wide() for _ in range(count)]
-
-    def call(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-
 def deep(count=4, units=UNITS):
     """Blocks, and a layer that plans keep, since its backward pass comes first."""
     return keras.Sequential([keras.Input((16,)), *(Wide(units) for _ in range(count)), L.Dense(16)])
-
-
-def subclassed(count=4):
-    model = Subclassed(count)
-    model(noise(BATCH, 16))
-    return model
-
-
-def each(model):
-    return tfgc.enable(model, tfgc.plan(model, BATCH, strategy="uniform", segments=5))
-
-
-WAYS = {
-    "segments": (deep, each),
-    "calls": (subclassed, lambda model: tfgc.enable(model, layers=Wide)),
-}
-
-
-def products_before(model, kind):
-    """Of each large operation of this type that makes floats how many products come before it, in the graph's order."""
-
-    def loss(x):
-        with tf.GradientTape() as tape:
-            value = tf.reduce_sum(tf.cast(model(x, training=True), tf.float32) ** 2)
-        return tape.gradient(value, [v.value for v in model.trainable_variables])
-
-    graph = tf.function(loss, autograph=False).get_concrete_function(tf.TensorSpec((BATCH, 16))).graph
-    operations = graph.get_operations()
-    before = operation_order.dependencies(operations)
-    floats = [op for op in operations if op.type == kind and op.outputs[0].dtype.is_floating]
-    large = [op for op in floats if op.outputs[0].shape.num_elements() >= 1024]
-    return [sum(b.type == "MatMul" for b in operation_order.reached([op], before.get, set())) for op in large]
 
 
 def peak_of_a_deep_step():

@@ -472,6 +472,22 @@ def test_xla_compiles_it():
     assert "(simulated)" in str(run.status())
 
 
+def test_shapes_of_open_sizes_stay_known_to_xla():
+    _, (x,), weights = module()
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            for w in weights[:4]:
+                x = tf.exp(tf.tanh(x @ w)) * tf.fill(tf.shape(x), 0.5)
+            loss = tf.reduce_mean(x)
+        return tape.gradient(loss, weights[:4])
+
+    options = {"input_signature": [tf.TensorSpec((None, 64))], "jit_compile": True}
+    run = tfgc.function(step, strategy="sqrt", segments=3, verbose=0, **options)
+    for ours, plain in zip(run(x), tf.function(step, **options)(x), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-9)
+
+
 def test_open_sizes_count_as_the_call_has_them():
     keras.utils.set_random_seed(3)
     model = keras.Sequential([keras.Input((None, 32)), *(L.Dense(32, "gelu") for _ in range(8)), L.Dense(1)])

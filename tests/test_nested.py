@@ -61,7 +61,10 @@ def compare(build, x, y, mode, split, *, allowed=0.0, policy="float32"):
     model = fresh(build)
     enable(model, split, mode)
     ours = train(model, x, y, graph=mode in ("graph", "xla"), jit_compile=jit)
-    assert_equal(plain, ours, exact=mode == "eager", policy=policy, allowed=allowed if mode == "eager" else 0.0)
+    allowed = allowed if mode == "eager" else 0.0
+    # The gradient of a bias before a normalization is zero but for rounding, by which plain ways differ as much.
+    spread = [] if mode == "eager" else [plain_steps(build, x, y)]
+    assert_equal(plain, ours, exact=mode == "eager", policy=policy, allowed=allowed, spread=spread)
 
 
 # segments -> how often each of the layers l0, l1, ... runs forward; backward is always once
@@ -91,7 +94,6 @@ def test_without_a_gradient_nothing_runs_twice(mode, lines):
     assert lines() == {f"forward l{i}": 1 for i in range(4)}
 
 
-USES = {**models.ROUNDING, models.branches_draw_from_one_generator: 4 * 3 * 1.2e-7}
 BUILDS = [
     build for build in models.STATEFUL if build not in (models.masked, models.convolution_bias_before_normalization)
 ]
@@ -116,7 +118,7 @@ def halved():
 @pytest.mark.parametrize(("build", "mode"), halved())
 @pytest.mark.filterwarnings("ignore:(?s).*does not support masking:UserWarning")  # older Keras, of its own attention
 def test_halves_of_halves_train_as_the_plain_model(build, mode):
-    compare(build, models.inputs_of(build), Y, mode, halves, allowed=USES.get(build, 0.0))
+    compare(build, models.inputs_of(build), Y, mode, halves, allowed=models.ROUNDING.get(build, 0.0))
 
 
 @pytest.mark.gate
@@ -136,14 +138,13 @@ def test_halves_of_halves_under_xla(build):
 @pytest.mark.gate
 @pytest.mark.parametrize(("seed", "mode"), in_turn(range(3), first=1))
 def test_any_nest_trains_as_the_plain_model(seed, mode):
-    compare(
-        models.unet, noise(4, 16, 16, 3), [noise(4, 16, 16, 4)], mode, lambda nodes: anyhow(nodes, random.Random(seed))
-    )
+    x, y = noise(4, 16, 16, 3), [noise(4, 16, 16, 4)]
+    compare(models.unet, x, y, mode, lambda nodes: anyhow(nodes, random.Random(seed)))
 
 
 @THREE
 def test_many_small_ops_in_a_deep_nest(mode):
-    compare(models.ops_as_layers, noise(8, 6), [noise(8, 4)], mode, halves, allowed=4 * 4 * 1.2e-7)
+    compare(models.ops_as_layers, noise(8, 6), [noise(8, 4)], mode, halves)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from memory import alone
 
 import tfgc
 from tfgc._calls import tracing
-from tfgc._training import enable
 from tfgc._units import format_bytes
 
 L = keras.layers
@@ -33,16 +32,6 @@ class Pairs(keras.Model):
         with tf.GradientTape() as tape:
             anchors, positives = self(data[0], training=True), self(data[1], training=True)
             loss = tf.reduce_mean((anchors - 2.0 * positives) ** 2)
-        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-        return {"loss": loss}
-
-
-class Crops(keras.Model):
-    """Calls of two sizes."""
-
-    def train_step(self, data):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((self(data[0], training=True) - 2.0 * self(data[0][:, ::2, ::2])) ** 2)
         self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
         return {"loss": loss}
 
@@ -260,22 +249,6 @@ def test_a_named_strategy_is_predicted_for_all_calls():
     assert planned.predicted_bytes < 0.8 * planned.plain_bytes
 
 
-def crops():
-    x = inputs = L.Input((None, None, 3))
-    for _ in range(6):
-        x = L.Conv2D(16, 3, padding="same", activation="gelu")(x)
-    model = compiled(Crops(inputs, L.GlobalAveragePooling2D()(x)), run_eagerly=True)
-    tfgc.enable(model, verbose=0)
-    fit(model, (noise(ROWS, SIZE, SIZE, 3),))
-    return model
-
-
-@pytest.mark.gate
-def test_calls_of_two_sizes_run_by_plans_for_the_whole_step():
-    large, small = sorted(tfgc.status(crops()).plans, key=lambda one: one.sizes, reverse=True)
-    assert large.plain_bytes == small.plain_bytes
-
-
 def test_a_call_with_more_rows_than_the_batch_counts_as_it_is():
     model = tfgc.enable(compiled(encoder(Joined)), verbose=0)
     data = tf.data.Dataset.from_tensor_slices((noise(2 * ROWS, SIZE, SIZE, 3),)).batch(ROWS)  # sizes stay open
@@ -320,14 +293,14 @@ def test_a_plan_says_what_the_whole_step_needs(asked):
     assert format_bytes(planned.predicted_bytes) in planned.plan.explain().splitlines()[1]
 
 
-# Half is below what any plan needs under XLA, by 2.5 %.
 @pytest.mark.gate
 @pytest.mark.parametrize("asked", [{}, pytest.param({"budget": "60%"}, marks=pytest.mark.slow)])
-def test_a_plan_says_that_xla_compiles_the_step(asked):
+def test_a_status_says_that_xla_compiles_the_step(asked):
     model = tfgc.enable(pairs(jit_compile=True), **asked, verbose=0)
     fit(model, PAIRS)
     (planned,) = tfgc.status(model).plans
-    assert planned.plan.options["mode"] == "xla"
+    assert planned.mode == "xla"
+    assert planned.predicted_bytes < 0.65 * planned.plain_bytes
 
 
 class Halves(keras.Model):
@@ -402,23 +375,6 @@ def test_a_call_by_keyword_is_planned_for_what_it_is_given(sizes):
     model.fit(dataset, verbose=0, shuffle=False)
     (planned,) = tfgc.status(model).plans
     assert planned.plain_bytes > 1.7 * tfgc.estimate(encoder(ByKeyword), ROWS).needed_bytes
-
-
-def test_one_call_is_verified_by_the_plan_that_it_trains_by(monkeypatch):
-    class OneCall(keras.Model):
-        def train_step(self, data):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(self(data[0], training=True) ** 2)
-            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-            return {"loss": loss}
-
-    switched, switch = [], enable.switch
-    monkeypatch.setattr(
-        enable, "switch", lambda model, plan, **how: switched.append(plan) or switch(model, plan, **how)
-    )
-    model = compiled(fresh(lambda: encoder(OneCall)))
-    assert tfgc.verify(model, None, (PAIRS[0], noise(ROWS, 8)), modes="compiled", steps=1)
-    assert [plan.segments for plan in switched] == [tfgc.plan(model, batch_size=ROWS, strategy="optimal").segments]
 
 
 def test_a_step_that_takes_its_data_apart_is_verified():

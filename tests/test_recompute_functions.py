@@ -704,3 +704,26 @@ def test_a_branch_with_a_state_under_xla():
 
     for a, b in zip(step(layer), step(tfgc.recompute(layer)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("activation", [tf.nn.sigmoid, tf.nn.softmax])
+def test_gradients_by_an_argument_that_an_activation_made(activation, graph):
+    """Keras looks for logits behind such a tensor, so they go in with it; gradients go to the tensor."""
+
+    def gradients(scaled):
+        x = noise(3, 4)
+
+        def step():
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = activation(x)
+                loss = tf.reduce_sum(scaled(y) * scaled(y + 1.0)) + tf.reduce_sum(y**2)
+            return tape.gradient(loss, [x, y])
+
+        with graph_optimizer.off():
+            return (tf.function(step) if graph else step)()
+
+    function = lambda y: tf.sin(y) * y  # noqa: E731
+    for plain, ours in zip(gradients(function), gradients(tfgc.recompute(function)), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-6)

@@ -7,6 +7,7 @@ import dataclasses
 
 import pytest
 
+from tfgc._pairs import rows
 from tfgc._rewrite.liveness import peak, timeline
 from tfgc._rewrite.order import ordered
 from tfgc._rewrite.recompute import Cut, recomputed
@@ -133,6 +134,33 @@ def test_a_copied_segment_may_be_cut_again():
         "f1'", "f2'", "f3'", "f4'", "f5'", "f6'", "f7'", "f8'", "g9", "g8", "g7", "g6", "f1''", "f2''", "f3''", "f4''",
         "g5", "g4", "g3", "g2", "g1",
     ]  # fmt: skip
+
+
+def test_copies_that_end_where_an_inner_segment_does_are_cut_as_that_is():
+    """As of the last layer of a segment, whose own result is stored: what lies inside of it was never cut again."""
+    step = chain(9)
+    (end,), inside = cut(step, "f9", keep=True, reads_stored=True), tuple(cut(step, "f4"))
+    inner = cut(step, "f7", inside=inside)
+    made = [run(step, [*cut(step, "f8", inside=cuts), end]) for cuts in ((), inside, tuple(inner))]
+    flat, split, nested = made
+    assert names(nested) == names(split)
+    assert peak(nested) < peak(flat)
+
+
+def test_an_inner_cut_may_lie_behind_what_is_not_copied():
+    step = chain(9, small=(4,))
+    nested = run(step, [Cut(number(step, "f8"), inside=tuple(cut(step, "f4")))])
+    assert [short(name) for name in names(nested) if "again" in name][-3:] == ["f1''", "f2''", "f3''"]
+
+
+def test_a_function_ends_where_what_it_takes_would_hold_more_than_the_step_needs():
+    step = run(chain(6), cut(chain(6), "f3"))
+    late = [i for i in step.order if step.ops[i].call]
+    parts = [*rows.split(step, [late])]
+    assert [i for part in parts for i in part] == late
+    # The first one takes f4 and f5, which end with g5 and g6: next to them f1' to f3' and g5 are more than 5 MB.
+    made = [[short(step.ops[i].name) for i in part] for part in parts]
+    assert made == [["g6", "g5", "f1'", "f2'"], ["f3'", "g4", "g3", "g2", "g1"]]
 
 
 def two_calls():

@@ -259,8 +259,7 @@ def test_a_layer_that_cannot_be_run_twice_is_named_with_the_reason():
             return x + 0.0 * tf.random.gamma((8,), 1.0)
 
     model = keras.Sequential([keras.Input((8,)), L.Dense(8), Raw(name="raw"), L.Dense(8), L.Dense(4)])
-    with pytest.warns(tfgc.NotReplayableWarning):
-        verdict = tfgc.verify(model, None, (X, Y), loss="mse", modes="eager")
+    verdict = tfgc.verify(model, None, (X, Y), loss="mse", modes="eager")
     assert verdict
     assert "RandomGamma" in verdict.kept["raw"]
 
@@ -371,7 +370,6 @@ def test_plain_steps_are_tried_in_another_mode_and_with_values_some_roundings_of
     before, ran = step.read(), []
     monkeypatch.setattr(step, "run", lambda *given: (None, ran.append(given)))
     assert len(list(verify._others(step, "graph", [before]))) == 5
-    assert list(verify._others(step, "eager", [before])) == []
     _, _, (moved,), (x_moved, *_) = ran[1]
     np.testing.assert_allclose(x_moved, x, rtol=6e-7)
     assert (x_moved.numpy() != x.numpy()).any()

@@ -266,17 +266,15 @@ def test_a_budget_below_the_least_names_the_least_under_xla():
 
 
 @pytest.mark.gate
-def test_the_first_call_plans_for_xla():
+def test_a_fit_under_xla_is_planned_at_its_first_call():
     model = residual()
     x, y = noise(8, 16, 16, 16), noise(8, 4, seed=2)
     model.compile("sgd", "mse", jit_compile=True)
     tfgc.enable(model, strategy="optimal", verbose=0).fit(x, y, batch_size=8, verbose=0)
     (step,) = tfgc.status(model).plans
-    assert step.mode == "xla"
-    ahead = tfgc.plan(model, 8, strategy="optimal", mode="xla", example=x)
-    assert [s.nodes for s in step.plan.segments] == [s.nodes for s in ahead.segments]
-    # The optimizer has three numbers besides its slots.
-    assert step.predicted_bytes == pytest.approx(tfgc.estimate(model, 8, step.plan, mode="xla").needed_bytes, abs=16)
+    assert (step.mode, step.plan.strategy) == ("xla", "optimal")
+    assert any(segment.mode == "recompute" for segment in step.plan.segments)
+    assert step.predicted_bytes < 0.6 * step.plain_bytes
 
 
 @pytest.mark.gate

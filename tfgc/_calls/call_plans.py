@@ -10,7 +10,6 @@ import keras
 
 from tfgc._calls import descriptions, names, options, parts, reading, tracing
 from tfgc._calls.choice import Judged, Search
-from tfgc._calls.recording import Trace
 from tfgc._calls.replays import Piece
 from tfgc._calls.simulation import Simulator
 from tfgc._core.plan import Plan
@@ -29,7 +28,7 @@ class NoLayersError(UnsupportedModelError):
 
 
 class CallPlans:
-    """Plans by calls for a model and an example as `tracing.trace` takes them, or for a step that is traced already.
+    """Plans by calls for a model and an example as `tracing.trace` takes them.
 
     Layers `among` those given may be recomputed, each as a whole; by default all, and functional parts by their own
     plans.
@@ -42,12 +41,11 @@ class CallPlans:
         among: Collection[keras.Layer] | None = None,
         *,
         xla: bool = False,
-        trace: Trace | None = None,
         optimizer: keras.Optimizer | str | None = None,
     ) -> None:
         self.model, self._among, self._batch_size = model, among, tracing.batch_size(example)
         update = update_bytes.NO_UPDATE if xla else update_bytes.of_model(model, optimizer)
-        traced = tracing.trace(model, example, xla=xla) if trace is None else trace
+        traced = tracing.trace(model, example, xla=xla)
         self.step = reading.read(traced, xla=xla, update=update)
         self._early = sorted(update_bytes.early_bytes(model, update))
         if not any(isinstance(call.layer, keras.Layer) for call in self.step.root.within()):

@@ -75,15 +75,6 @@ def trace(model: keras.Model, example: Any, *, xla: bool = False) -> recording.T
     ) from errors[0]
 
 
-def own_step(model: keras.Model, example: Any, *, xla: bool = False) -> recording.Trace | None:
-    """Trace the model's own `train_step` on a batch, as for `trace`; None, with a warning, if that is not possible."""
-    traced = _attempt(model, functools.partial(_step, model, tf.nest.map_structure(_spec, example)), xla)
-    if not isinstance(traced, Exception):
-        return traced
-    _warn_of_one_call(model, traced)
-    return None
-
-
 def _is_misfit(error: Exception) -> bool:
     """Whether an error of the user's code says that the sizes of a batch do not fit, and not that it has no values."""
     return isinstance(error, ValueError | tf.errors.InvalidArgumentError) and bool(_SIZES.search(one_line(error)))

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import versions
+from tfgc._framework import internals, versions
 from tfgc._framework.graph_optimizer import KEPT
 from tfgc._framework.internals import record
 
@@ -46,11 +46,11 @@ def attached(
     setattr(graph, _HELD, [*getattr(graph, _HELD, ()), held])
     _found[name] = held
     tf.RegisterGradient(name)(functools.partial(_gradients, name))
-    given = [*results, *arguments]
     # TensorFlow, which differentiates functions by their operations, asks for the gradient by its name, a tape for what
     # is recorded.
     with record.stop_recording(), graph.gradient_override_map({"IdentityN": name}):
-        copies = tf.identity_n(given)
+        # A SavedModel takes no gradients of what is no number: variables get theirs through reads.
+        copies = tf.identity_n([*results, *(_read(t) if t.dtype == tf.resource else t for t in arguments)])
         # Grappler drops the edge from a read of a variable to a later write where a path goes through this operation,
         # and then the operation itself, so that the write may come first.
         _keep(copies[0].op)
@@ -90,6 +90,12 @@ def _alone(output: tf.Tensor) -> tf.Tensor:
     copy = tf.identity(output)
     _keep(copy.op)
     return copy
+
+
+def _read(handle: tf.Tensor) -> tf.Tensor:
+    """The value of a variable."""
+    (value,) = internals.resource_variable_ops.get_eager_safe_handle_data(handle).shape_and_type
+    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.as_dtype(value.dtype))
 
 
 def _keep(op: tf.Operation) -> None:

@@ -22,7 +22,7 @@ try:
     from tensorflow.python.distribute.mirrored_run import _MirroredReplicaContext as MirroredReplicaContext
     from tensorflow.python.eager import context, execute, forwardprop_util, imperative_grad, record
     from tensorflow.python.eager.polymorphic_function import atomic_function, compiler_ir
-    from tensorflow.python.framework import op_callbacks, op_def_registry, ops, random_seed
+    from tensorflow.python.framework import op_def_registry, ops, random_seed
     from tensorflow.python.framework.auto_control_deps_utils import get_read_write_resource_inputs
     from tensorflow.python.ops import control_flow_util, custom_gradient, gradients_util, resource_variable_ops
     from tensorflow.python.ops.control_flow_v2_func_graphs import CondBranchFuncGraph, ControlFlowFuncGraph

@@ -101,6 +101,11 @@ def held_layers(layer: keras.Layer) -> list[keras.Layer]:
     return list(attribute(layer, "_layers"))
 
 
+def has_own_call(model: keras.Model) -> bool:
+    """Whether a model can be called: it has a graph of nodes, or its class says what a call does."""
+    return has_graph(model) or type(model).call is not keras.Model.call
+
+
 def own_weights(layer: keras.Layer) -> list[keras.Variable]:
     """The weights of a layer, without those of layers in it."""
     return [*attribute(layer, "_trainable_variables"), *attribute(layer, "_non_trainable_variables")]

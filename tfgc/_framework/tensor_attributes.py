@@ -13,6 +13,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfgc._framework.internals import record
+
 ACTIVATIONS = {
     "Softmax": lambda logits: tf.raw_ops.Softmax(logits=logits),
     "Sigmoid": lambda logits: tf.raw_ops.Sigmoid(x=logits),
@@ -87,6 +89,14 @@ def with_logits(logits: tf.Tensor, found_by: str) -> tf.Tensor:
     tensor = tf.compat.v1.placeholder(logits.dtype, logits.shape)
     setattr(tensor, LOGITS, logits)
     return tensor
+
+
+def made_again(kind: str, logits: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
+    """A tensor behind which Keras finds logits by a type of operation, whose gradient is one of another such tensor."""
+    with record.stop_recording():
+        made = ACTIVATIONS[kind](logits)
+    record.record_operation("Identity", [made], [tensor], lambda upstream: [upstream], lambda tangent: [tangent])
+    return made
 
 
 def holds_tensors(thing: Any) -> bool:

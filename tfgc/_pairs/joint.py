@@ -76,8 +76,6 @@ class Joint:
     def _run(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
         count = len(self._packing.specs)
         stand_ins = {id(t): stand_in for t, stand_in in zip(self._outer, tensors[count:])}
-        args, kwargs = given = self._packing.unpack(tensors[:count])
-        masked = tensor_attributes.masked(given)
         self.captured.clear()
         self.marks = _marks.here = list[int]()
         self._tape = tf.GradientTape(persistent=True, watch_accessed_variables=self._watched is None)
@@ -89,6 +87,8 @@ class Joint:
         ):
             self._tape.watch([t for t, flows in zip(tensors, self._flows) if flows and is_differentiable(t)])
             self._tape.watch(self._watched or [])
+            args, kwargs = given = self._packing.unpack(tensors[:count])
+            masked = tensor_attributes.masked(given)
             result = self._fn(*args, **kwargs)
         self.context_left = private_api.call_context()
         self.losses = [layer for layer, _ in losses]

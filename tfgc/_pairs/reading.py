@@ -141,7 +141,7 @@ class Reading:
     def _without_last_identity(self, tensor: Tensor) -> Tensor:
         """A result behind the identity that ends a traced function."""
         while self.trace.nodes[tensor[0]].op == "Identity" and tensor[0] >= self.start:
-            tensor = self.trace.read[tensor[0]][0][0]
+            tensor = self.trace.behind_gathered(self.trace.read[tensor[0]][0][0])
         return tensor
 
 

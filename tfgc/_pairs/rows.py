@@ -5,6 +5,11 @@ from typing import Any, NamedTuple
 
 from tfgc._framework import private_api, xla_waits
 from tfgc._pairs.reading import Part
+from tfgc._rewrite import liveness, waits
+from tfgc._step.step import Step, Tensor
+
+# Where a function would need more than this part of the step's peak, another one begins.
+_CLOSE = 1.02
 
 
 class Function(NamedTuple):
@@ -36,3 +41,26 @@ def cut(numbers: Sequence[int], starts: Callable[[int, int], bool]) -> Iterable[
         row.append(i)
     if row:
         yield row
+
+
+def split(step: Step, parts: Iterable[Sequence[int]]) -> Iterable[list[int]]:
+    """Rows in more rows, where one would need more than the step does: what a function takes lives to its end.
+
+    What oneDNN joins stays together.
+    """
+    at, last, during = step.at, waits.joined(step), liveness.timeline(step)
+    kept, most = {step.buffer(t) for t in step.results}, int(_CLOSE * max(during, default=0))
+    for row in parts:
+        part, taken, until = list[int](), dict[Tensor, int](), -1  # what it takes, and where that is read last
+        for i in row:
+            is_in_place = step.ops[i].type in liveness.IN_PLACE and bool(step.makes[i])
+            reads = {b: at[step.readers[b][-1]] for b in step.reads[i] if b not in kept}
+            ended = [b for b, end in (taken | reads).items() if b in taken and end < at[i] + is_in_place]
+            if part and at[i] > until and during[at[i]] + sum(map(step.size, ended)) > most:
+                yield part
+                part, taken = [], {}
+            inside = set(part)
+            taken |= {b: end for b, end in reads.items() if b[0] not in inside}
+            part.append(i)
+            until = max(until, last[i])
+        yield part

@@ -8,14 +8,14 @@ In backward it comes back one function ahead, so that the copy hides behind work
 """
 
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import host_memory, own_replica, private_api
-from tfgc._pairs import rows
+from tfgc._pairs import joined, rows
 from tfgc._pairs.reading import Part, Reading
 from tfgc._pairs.rows import Function
 from tfgc._run import emit
@@ -57,7 +57,7 @@ class Segments:
     """
 
     def __init__(self, reading: Reading, planned: Planned, results: int) -> None:
-        self._reading, self._step = reading, planned.step
+        self._reading, self._step, self._filters = reading, planned.step, joined.filters(planned.step)
         self._hosted, self._ends = planned.hosted, planned.ends
         self._results, self._gradients = reading.results[:results], reading.results[results:]
         self._given = {*reading.arguments, *(reading.trace.tensor(name)[0] for name in reading.upstream)}
@@ -68,6 +68,8 @@ class Segments:
         others = self._late | self._given
         self._of_name = {self._name(t): t for t in sorted({*read, *self._gradients}) if t[0] not in others}
         self.stored = list(self._of_name)
+        # Under XLA what is known there stays known, which shapes have to be.
+        self._waiting = [name for name, t in self._of_name.items() if t[0] not in self._step.known_by_shapes]
         self._known: dict[tuple[int, ...], list[Function]] = {}
         self.gives_away = True
 
@@ -114,16 +116,20 @@ class Segments:
     def backward(self, wanted: tuple[int, ...], values: dict[str, Any]) -> list[tf.Tensor]:
         """Some of the gradients, by position, of values by name: arguments, upstream gradients, and what is stored."""
         if wanted not in self._known:
-            gradients = [self._gradients[k] for k in wanted]
-            make = functools.partial(self._functions, self._backward_rows(gradients), gradients)
+            parts = self._backward_rows(gradients := [self._gradients[k] for k in wanted])
+            parts = parts if private_api.in_xla() else [*rows.split(self._step, parts)]  # XLA runs it all as one
+            make = functools.partial(self._functions, parts, gradients)
             self._known[wanted] = own_replica.in_own_thread(make)
-        functions, early = self._known[wanted], {*self.stored, *self._reading.names}
+        functions, early = self._known[wanted], {*self._waiting, *self._reading.names}
+        before: list[tf.Tensor] = []  # One runs behind the other: the copies of a segment wait for nothing else.
         for function, ahead in zip(functions, [*functions[1:], None]):
             after = [values[name] for name in function.takes if name not in self._hosted][-1:]
             for name in (*function.takes, *(ahead.takes if ahead is not None else ())):
                 if isinstance(values.get(name), host_memory.HostCopy):
                     values[name] = values[name].fetched(after)
-            function.run(values, early)
+            with tf.control_dependencies(before):
+                function.run(values, early)
+            before = [] if tf.executing_eagerly() else [values[name] for name in function.makes]
         return [values[self._name(self._gradients[k])] for k in wanted]
 
     def _functions(self, parts: Sequence[Sequence[int]], wanted: Sequence[Tensor]) -> list[Function]:
@@ -145,6 +151,7 @@ class Segments:
         """The operations of each function of backward: of a segment's copies on, or from another hosted tensor on."""
         ops = self._step.ops
         needed = self._behind([t[0] for t in gradients if t[0] in self._late], self._early)
+        order = joined.together(self._step, needed, self._late, self._reading.trace.ops)
         segment, fetched = (), set[Tensor]()
 
         def starts(_: int, i: int) -> bool:
@@ -155,7 +162,7 @@ class Segments:
             fetched = read if is_new else fetched | read
             return is_new
 
-        return list(rows.cut([i for i in self._step.order if i in needed], starts))
+        return list(rows.cut(order, starts))
 
     def _takes(self, row: Sequence[int]) -> list[Tensor]:
         """What a function of some operations takes."""
@@ -180,13 +187,6 @@ class Segments:
                 waiting += [*(t[0] for t in op.inputs), *op.controls]
                 if op.type == "BiasAddGrad":  # with which oneDNN joins them, read or not (`_run.unread`)
                     waiting += self._filters.get(op.inputs[0], ())
-        return found
-
-    @functools.cached_property
-    def _filters(self) -> Mapping[Tensor, list[int]]:
-        found: dict[Tensor, list[int]] = {}
-        for i in (i for i, op in self._step.ops.items() if op.type == "Conv2DBackpropFilter"):
-            found.setdefault(self._step.ops[i].inputs[2], []).append(i)
         return found
 
     def _as_nodes(self, numbers: Collection[int]) -> list[Any]:

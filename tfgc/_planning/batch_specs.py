@@ -68,16 +68,6 @@ def specs_in(batch: Any) -> list[tf.TensorSpec]:
     return [value for value in tf.nest.flatten(batch) if isinstance(value, tf.TensorSpec)]
 
 
-def shapes_of(batch: Any) -> Shapes:
-    return tuple(tuple(spec.shape) for spec in specs_in(batch))
-
-
-def are_no_larger(shapes: Shapes, others: Shapes) -> bool:
-    """Whether tensors are as many as others, of the same ranks, and none is larger in any dimension, or open."""
-    pairs = _sizes_in_pairs(shapes, others)
-    return pairs is not None and all(None not in pair and pair[0] <= pair[1] for pair in pairs)
-
-
 def hold(others: Shapes, shapes: Shapes) -> bool:
     """Whether what holds for tensors of the `others`' shapes holds for these: no size is known to be larger."""
     pairs = _sizes_in_pairs(shapes, others)

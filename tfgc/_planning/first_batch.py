@@ -8,13 +8,11 @@ from typing import Any, TypeVar
 import keras
 
 from tfgc._calls.call_plans import CallPlans
-from tfgc._calls.own_step_plans import OwnStep
-from tfgc._calls.tracing import Arguments
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
 from tfgc._errors import InfeasibleBudgetError, OptionError
-from tfgc._planning import annotated, batch_specs, budgets, by_calls, counted_step, planner
+from tfgc._planning import annotated, batch_specs, budgets, by_calls, planner
 from tfgc._planning.batch_specs import Shapes
 from tfgc._planning.budgets import Budget
 from tfgc._planning.node_plans import NodePlans
@@ -32,8 +30,7 @@ Planned = TypeVar("Planned")
 class PlannedStep:
     """A plan for one call, and what it promises there, as `tfgc.PlanStatus` says it.
 
-    Where the figures count the whole of the model's own `train_step`, `own_step` is the batch that this was given, as
-    `tf.TensorSpec`s; else None. `shapes` are those of what the model was given.
+    `shapes` are those of what the model was given.
     """
 
     plan: Plan
@@ -44,19 +41,15 @@ class PlannedStep:
     overhead: float | None
     seconds: float
     unchanged: str | None = None
-    own_step: Any = None
     shapes: Shapes = ()
     measured_bytes: int | None = None  # what a step was measured to need
     is_asked_for: bool = False  # whether a budget or a strategy says how a step is planned that is planned as a whole
 
-    def holds_for(self, shapes: Shapes, budget: Budget | None, own_step: Any = None) -> bool:
+    def holds_for(self, shapes: Shapes, budget: Budget | None) -> bool:
         """Whether inputs of these shapes run by it: none larger, if there is a budget; any, if there is none.
 
-        Where recomputing would have saved next to nothing, it may save something for more than twice as much. Of the
-        batch of the model's own `train_step` no tensor may be larger under a budget.
+        Where recomputing would have saved next to nothing, it may save something for more than twice as much.
         """
-        if budget is not None and self.own_step is not None and own_step is not None:
-            return batch_specs.are_no_larger(*map(batch_specs.shapes_of, (own_step, self.own_step)))
         if budget is None:
             return self.unchanged is None or batch_specs.growth(self.shapes, shapes) <= 2
         return batch_specs.hold(self.shapes, shapes)
@@ -68,43 +61,35 @@ class PlannedStep:
 
 
 @node_costs.remembered()
-def plan_step(
-    model: keras.Model, inputs: Any, mode: str, request: Request, own_step: OwnStep | None = None
-) -> PlannedStep:
-    """Plan the training step in which a functional model is called, by its own `train_step` if one is given.
+def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> PlannedStep:
+    """Plan the training step in which a functional model is called, by a strategy that names its layers.
 
     `inputs` are tensors, or `tf.TensorSpec`s of them.
     """
     if example_sizes.lengths_differ(model, inputs):
-        if request.strategy is not None or request.options:
-            raise OptionError(
-                f"inputs of {model.name!r} differ in their first sizes, so there is no batch to plan its nodes for: "
-                "leave strategy and its options out, and it is planned by the calls of its layers"
-            )
-        return plan_step_by_calls(model, Arguments((inputs,), {}), mode, request)
-    start = time.perf_counter() - (0.0 if own_step is None else own_step.seconds)
-    budget = request.budget
+        raise OptionError(
+            f"inputs of {model.name!r} differ in their first sizes, so there is no batch to plan its nodes for: "
+            "leave strategy and its options out, and its operations are planned"
+        )
+    start, budget, strategy = time.perf_counter(), request.budget, request.strategy
+    assert strategy is not None, "other strategies plan operations"
     graph = annotated.graph_of(model, None, None, inputs, seen=True, xla=mode == "xla", options=request.options)
     batch_size = example_sizes.shapes(model, inputs)[0] or example_sizes.declared_batch(model)
     counted = graph.sizes_known and batch_size is not None
     if budget is not None and not counted:
         _refuse_open_sizes(graph, batch_size, budget)
     if not counted:
-        strategy = request.strategy or planner.of_least_peak(graph)
         plan = annotated.per_sample(planner.choose(NodePlans(graph), strategy, None, request.options), graph)
         overhead = None if plan.outlook is None else plan.outlook.overhead
         return PlannedStep(plan, mode, batch_size, None, None, overhead, time.perf_counter() - start)
     with budgets.explained(budget):
-        counted_mode = "graph" if mode == "eager" else mode
-        plan, step, plain, counts_own_step = counted_step.choose(model, graph, counted_mode, request, own_step)
-    is_asked_for = request.strategy is not None or budget is not None
-    unchanged = None if is_asked_for else _little_saved(plan, step, plain, by_calls=plan.calls or counts_own_step)
-    if unchanged is not None:
-        plan, step = Plan.from_cuts(graph, [], strategy="keep_all"), plain
-    return PlannedStep(
-        plan, mode, batch_size, step.needed_bytes, plain.needed_bytes, step.overhead, time.perf_counter() - start,
-        unchanged, own_step.batch if counts_own_step and own_step is not None else None,
-    )  # fmt: skip
+        nodes = NodePlans(annotated.with_step(graph, model), "graph" if mode == "eager" else mode)
+        limit, fixed = budgets.step_budget(model, nodes, budget), budgets.fixed_bytes(model)
+        plan, plain = planner.choose(nodes, strategy, limit, request.options), nodes.estimate(None, fixed)
+        step = nodes.estimate(plan, fixed)
+    plan = budgets.promised(plan, step.needed_bytes, plain.needed_bytes, limit and limit.total)
+    seconds = time.perf_counter() - start
+    return PlannedStep(plan, mode, batch_size, step.needed_bytes, plain.needed_bytes, step.overhead, seconds)
 
 
 def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Request) -> PlannedStep:
@@ -120,7 +105,7 @@ def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Req
     with budgets.explained(budget):
         plan = by_calls.chosen(plans, budget, fixed)
     step = plans.estimate(plan, fixed)
-    unchanged = _little_saved(plan, step, plain, by_calls=True) if budget is None else None
+    unchanged = _little_saved(plan, step, plain) if budget is None else None
     return PlannedStep(
         plan, mode, plan.batch_size, step.needed_bytes, plain.needed_bytes, step.overhead, time.perf_counter() - start,
         unchanged,
@@ -142,10 +127,10 @@ def _refuse_open_sizes(graph: Graph, batch_size: int | None, budget: Budget) -> 
     )
 
 
-def _little_saved(plan: Plan, step: Prediction, plain: Prediction, *, by_calls: bool) -> str | None:
+def _little_saved(plan: Plan, step: Prediction, plain: Prediction) -> str | None:
     """Why the best plan does not need much less than the plain step, and what would; None if it does."""
     # What budgets keep in reserve for plans by calls is left out, where nothing has to fit.
-    needed = max(step.peak_bytes, step.allocated_bytes or 0) if by_calls else step.needed_bytes
+    needed = max(step.peak_bytes, step.allocated_bytes or 0)
     if needed <= (1 - _LEAST_GAIN) * plain.needed_bytes:
         return None
     whole, constant = plain.needed_bytes, plain.peak_bytes - plain.activation_bytes

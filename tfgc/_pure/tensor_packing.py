@@ -102,7 +102,9 @@ class Packing:
                 leaves.append(tf.nest.pack_sequence_as(leaf.static, parts, expand_composites=True))
                 continue
             tensor = tensors[leaf.slots[0]]
-            if leaf.static is not None:
+            if leaf.static is not None and len(leaf.slots) > 1:
+                tensor = tensor_attributes.made_again(leaf.static, tensor, tensors[leaf.slots[1]])
+            elif leaf.static is not None:
                 tensor = tensor_attributes.ACTIVATIONS[leaf.static](tensor)
             for name, slot in leaf.attached:
                 setattr(tensor, name, tensors[slot])

@@ -102,10 +102,9 @@ class _Rewriter:
         readers_of: dict[Tensor, list[int]] = defaultdict(list)  # by droppable buffer, the late operations that read it
         for i in late:
             for b in dict.fromkeys(map(self._buffer, ops[i].inputs)):
-                if b[0] in at and self._is_droppable(b):
+                if b[0] in at and self._is_planned(b) and not ops[b[0]].is_gradient:
                     readers_of[b].append(i)
-        saved = readers_of.keys()
-        bounds = sorted(places)
+        saved, bounds = readers_of.keys(), sorted(places)
         inside: list[list[Tensor]] = [[] for _ in range(len(bounds) + 1)]
         for b in saved:
             inside[bisect.bisect_right(bounds, at[b[0]])].append(b)
@@ -118,7 +117,6 @@ class _Rewriter:
                 stored |= {b for b in read & saved if at[b[0]] < start}
             if not dropped or places[end].keep:
                 continue
-
             given = functools.partial(self._is_given, at, start, saved, dropped, stored, places[end].stores)
             reading = sorted({i for b in dropped for i in readers_of[b]}, key=order.__getitem__)
             read = {t for i in reading for t in ops[i].inputs if t[0] in at and self._buffer(t) in dropped}
@@ -132,10 +130,17 @@ class _Rewriter:
                     readers.append(i)
             if cuts := places[end].inside:
                 copies = list(copy_of.values())
-                where = {ops[copy].traced: position for position, copy in enumerate(copies)}
-                inner = {where[cut.behind] + 1: cut for cut in cuts if cut.behind in where}
-                inner.pop(len(copies), None)
-                self._split(copies, readers, inner, (*tag, j))
+                self._split(copies, readers, self._inner(copies, cuts), (*tag, j))
+
+    def _inner(self, copies: Sequence[int], cuts: Iterable[Cut]) -> dict[int, Cut]:
+        """The cuts among copies by position. Copies that end where an inner segment does are cut as that is."""
+        places, found = [self.step.at[self.ops[copy].traced] for copy in copies], dict[int, Cut]()
+        for cut in cuts:
+            position = bisect.bisect_right(places, self.step.at[cut.behind])  # that may be behind what has no copy
+            if position == len(copies):
+                return found | self._inner(copies, cut.inside)
+            found[position] = cut
+        return found
 
     def _is_given(
         self,
@@ -193,6 +198,3 @@ class _Rewriter:
     def _may_copy(self, number: int) -> bool:
         op = self.ops[number]
         return not (op.is_stateful or op.is_gradient or op.type in NOT_OF_THE_STEP)
-
-    def _is_droppable(self, buffer: Tensor) -> bool:
-        return self._is_planned(buffer) and not self.ops[buffer[0]].is_gradient

@@ -17,7 +17,7 @@ from collections import defaultdict
 from tfgc._rewrite.liveness import alive
 from tfgc._step.step import Step, Tensor
 
-# oneDNN's layout pass makes one operation of two (`_joined`), whatever waits between them, and ends the process where a
+# oneDNN's layout pass makes one operation of two (`joined`), whatever waits between them, and ends the process where a
 # Conv2D and the BiasAdd behind it both have a control input. So the second one of a pair never waits. Nor does the
 # gradient of a filter: with a control input it is not joined with that of the bias, and the two round otherwise.
 _NEVER_WAITS = frozenset(["BiasAdd", "BiasAddGrad", "Conv2DBackpropFilter"])
@@ -27,7 +27,7 @@ def waits(step: Step) -> dict[int, set[int]]:
     """For each operation the ones that it has to wait for besides those that it needs."""
     found = _triggers(step)
     during, behind = alive(step)
-    joined = _joined(step)
+    last = joined(step)
     peak, begun = max(during, default=0), False
     planned = [i for i in step.order if step.makes[i] or step.reads[i]]
     number = {i: k for k, i in enumerate(planned)}  # a bit for each
@@ -51,7 +51,7 @@ def waits(step: Step) -> dict[int, set[int]]:
             passed = 0
             while missing := ~(before | passed) & ((1 << past) - 1):
                 j = planned[missing.bit_length() - 1]
-                if joined[j] > at:
+                if last[j] > at:
                     passed |= 1 << number[j]
                 else:
                     found.setdefault(i, set()).add(j)
@@ -70,7 +70,7 @@ def _taken(step: Step, i: int, more: int, before: int, number: dict[int, int]) -
     return max(more, 0)
 
 
-def _joined(step: Step) -> dict[int, int]:
+def joined(step: Step) -> dict[int, int]:
     """The position in the order of the last operation that may become one with each: nothing before it waits for that.
 
     What waited for the first one, and is needed by the second one, would wait for itself.

@@ -50,7 +50,8 @@ class Fences:
         # One fenced input will do, and a fenced weight would be a copy of it.
         is_bound = any(step.ops[other[0]].segment == op.segment for other in op.inputs)
         is_weight = maker.type == "ReadVariableOp" and dtype.is_floating
-        if not step.is_planned(buffer) and (is_bound or is_weight):
+        is_free = is_bound or is_weight or tensor[0] in step.known_by_shapes
+        if not step.is_planned(buffer) and is_free:
             return plain
         key = tensor, op.segment
         if key not in self._fenced:

@@ -26,6 +26,8 @@ VIEWS = frozenset(
 )  # fmt: skip
 # Their outputs belong to variables, constants or the caller. They are read in place, and shared with copies.
 NOT_OF_THE_STEP = frozenset(["ReadVariableOp", "Const", "Placeholder", "VarHandleOp"])
+# What makes shapes known; a compiler knows them, and what follows from them and from constants.
+_OF_SHAPES = frozenset(["Const", "Shape", "ShapeN", "Rank", "Size"])
 # What takes long enough for an order of the rest to be made around it.
 HEAVY = frozenset(
     ["Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "DepthwiseConv2dNative",
@@ -117,6 +119,17 @@ class Step:
     def buffer(self, tensor: Tensor) -> Tensor:
         """The tensor that owns the bytes of this one, behind views."""
         return self._owners.get(tensor, tensor)
+
+    @functools.cached_property
+    def known_by_shapes(self) -> frozenset[int]:
+        """The operations whose results follow from shapes and constants alone, which compilers want to know of some."""
+        found = set[int]()
+        for number in self.order:
+            op = self.ops[number]
+            follows = bool(op.inputs) and not op.is_stateful and all(source in found for source, _ in op.inputs)
+            if op.type in _OF_SHAPES or follows:
+                found.add(number)
+        return frozenset(found)
 
     def tensor_name(self, tensor: Tensor) -> str:
         """Its name, as operations of a GraphDef read it."""

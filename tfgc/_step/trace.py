@@ -79,7 +79,7 @@ class Trace:
             while call < len(begun) and begun[call] <= i:
                 call += 1
             read, controls = self.read[i]
-            read = tuple(map(self._behind_gathered, read)) if call else read
+            read = tuple(map(self.behind_gathered, read)) if call else read
             is_stateful = op.type == "Placeholder" or (op.type != "ReadVariableOp" and self.is_stateful(i))
             # What follows from constants TensorFlow computes once, and holds. A read may be done again.
             if op.type == "Const" or (read and not is_stateful and all(t[0] in fixed for t in read)):
@@ -119,9 +119,9 @@ class Trace:
         maker, _, index = name.partition(":")
         return self._at[maker], int(index or 0)
 
-    def _behind_gathered(self, tensor: Tensor) -> Tensor:
+    def behind_gathered(self, tensor: Tensor) -> Tensor:
         """Behind an IdentityN: Keras gathers all gradients in one, which holds each until the last is there."""
-        while self.ops[tensor[0]].type == "IdentityN" and tensor[0] >= self.calls[0][0]:
+        while self.calls and self.ops[tensor[0]].type == "IdentityN" and tensor[0] >= self.calls[0][0]:
             read, controls = self.read[tensor[0]]
             if controls:
                 break

@@ -137,6 +137,11 @@ class _GuardedFit(out_of_memory.GuardedStep):
             step.get_concrete_function(data)
             if self._whole is not None:
                 self._whole.build_again()
+        elif not self._model.built:
+            x = keras.utils.unpack_x_y_sample_weight(data)[0]
+            # One whose code asks for values is built by its first step, which then cannot be taken back.
+            with contextlib.suppress(Exception):
+                self._model(keras.tree.map_structure(lambda t: keras.KerasTensor(t.shape, t.dtype), x))
 
     def planned(self, data: Any) -> out_of_memory.StepByPlan | None:
         model: Any = self._model

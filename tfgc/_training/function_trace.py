@@ -33,6 +33,12 @@ def results(trace: Trace, plan: Rewritten, given: Sequence[tf.Tensor], *, xla: b
     return trace.function.function_type.pack_output(Built(trace, plan.step, xla)(given))
 
 
+def filled(given: Any, rows: int | None) -> tf.TensorShape:
+    """A shape with so many rows, where its own are open."""
+    shape = tf.TensorShape(given)
+    return tf.TensorShape([rows, *shape[1:]]) if shape.rank and shape[0] is None else shape
+
+
 def shapes_of(arguments: Any, signature: inspect.Signature) -> list[tf.TensorShape]:
     """The shapes of the tensors among the arguments of a call, in the order of a trace's; none of no call."""
     if arguments is None:

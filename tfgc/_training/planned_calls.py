@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._errors import OptionError
-from tfgc._framework import call_checks, fit_loop, keras_models, whole_steps
+from tfgc._errors import OptionError, TfgcError
+from tfgc._framework import call_checks, fit_loop, keras_models, private_api, whole_steps
 from tfgc._pairs.code import Code
 from tfgc._pairs.pair import Shapes
 from tfgc._pairs.pairs import Pairs
@@ -26,12 +26,13 @@ from tfgc._planning import batch_specs, budgets, step_plans
 from tfgc._planning.batch_specs import Signature
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._planning.planner import Request
+from tfgc._tracing import functional_graphs
 from tfgc._training import function_trace, layer_calls, out_of_memory, plan_report, planned_layers
 from tfgc._training.function_plans import TracePlans
 from tfgc._training.planned_layers import PlannedCall
 from tfgc._training.segment_runner import Runner
 from tfgc._training.training_state import TrainingState
-from tfgc._training.whole_step import PART, WholeStep, why_unchanged
+from tfgc._training.whole_step import PART, WholeStep, planned_step
 
 # Plans that a model keeps, of those that were used last.
 _MOST_PLANS = 8
@@ -53,8 +54,7 @@ class PlannedCalls:
     """
 
     def __init__(self, model: keras.Model, request: Request, verbose: bool) -> None:
-        self._model, self._verbose = model, verbose
-        self._training = TrainingState(model)
+        self._model, self._verbose, self._training = model, verbose, TrainingState(model)
         self._call: Callable = model.call
         self._train_step: Callable = model.train_step
         self.has_budget = request.budget is not None
@@ -62,6 +62,7 @@ class PlannedCalls:
         self._request = self.whole.request
         self._made: RecentlyUsed[Signature, PlannedCall] = RecentlyUsed(_MOST_PLANS)
         self._latest: Signature | None = None
+        self._newest: PlannedCall | None = None  # planned last, for a call that may have failed since
         self._pairs = Pairs(
             self._call, model.name, Code(model), self._plan, is_bounded=self.has_budget, otherwise=self._by_parts
         )
@@ -90,10 +91,9 @@ class PlannedCalls:
         """The latest step as its plan sees it, to say why it ran out of memory."""
         if self.whole.latest is not None:
             return self.whole.to_explain()
-        found = None if self._latest is None else self._made.get(self._latest)
-        if found is None or found.plans is None:
-            return None
-        return out_of_memory.step_as_a_whole(self._model, getattr(self._model, "optimizer", None), found.plans)
+        found = self._newest if self._latest is None else self._made.get(self._latest)
+        plans, optimizer = found and found.plans, getattr(self._model, "optimizer", None)
+        return plans and out_of_memory.step_as_a_whole(self._model, optimizer, plans)
 
     def use(self, plan: Plan) -> None:
         """Run the latest call, and calls like it, by another plan."""
@@ -111,7 +111,11 @@ class PlannedCalls:
             self._rows = fit_loop.batch_size()
         if self._names_layers:
             return self._by_layers(args, kwargs)
-        made, pair = self._pairs.run(args, kwargs)
+        try:
+            made, pair = self._pairs.run(args, kwargs)
+        except TfgcError as error:
+            private_api.let_pass(error)
+            raise
         if pair is not None and pair.directions.planned is not None:
             self._note(pair.directions.planned, self._signature(args, kwargs))
         return made
@@ -120,6 +124,7 @@ class PlannedCalls:
         """Replace the model's `train_step`, which is planned as a whole where that is traced in a graph."""
         is_part = len(args) + len(kwargs) != 1 or whole_steps.is_part()
         if is_part or not self.whole.applies((*args, *kwargs.values())):
+            self._plan_parts(is_part or keras_models.has_own_call(self._model))
             return self._train_step(*args, **kwargs)
         logs = self.whole.run(self._train_step, *args, *kwargs.values())
         self._latest = self.whole.latest
@@ -127,12 +132,18 @@ class PlannedCalls:
 
     call.is_patched_call = train_step.is_patched_call = True
 
+    def _plan_parts(self, is_called: bool) -> None:
+        """Let the models that a model trains without a call of its own, as a GAN does, be planned for themselves."""
+        own = Request("optimal") if self.has_budget or self._names_layers else self._request
+        for part in () if is_called else keras_models.held_layers(self._model):
+            if isinstance(part, keras.Model) and not functional_graphs.is_patched_call(part):
+                functional_graphs.replace_method(part, "call", PlannedCalls(part, own, self._verbose).call)
+
     def _by_parts(self, *args: Any, **kwargs: Any) -> Any:
         """Run a call whose code cannot be traced, with each layer that the model holds as a pair of its own."""
         if not self._is_in_parts:
             self._is_in_parts = True
-            parts = keras_models.held_layers(self._model)
-            layer_calls.replace_calls(self._model, [part for part in parts if part.weights])
+            layer_calls.replace_calls(self._model, [p for p in keras_models.held_layers(self._model) if p.weights])
         return self._call(*args, **kwargs)
 
     def _signature(self, args: tuple, kwargs: dict[str, Any]) -> Signature:
@@ -144,10 +155,12 @@ class PlannedCalls:
 
     def _note(self, planned: PlannedCall, signature: Signature) -> None:
         """Note by which plan a call runs, and say so where it is a new one."""
+        planned.sizes = planned.sizes or signature.sizes  # of the first of the calls that it is for
         planned.step = dataclasses.replace(planned.step, mode=signature.mode)
         planned.weights = len(self._model.weights)
         self._made.keep(lambda one: one.weights == planned.weights)
-        self._latest, self._made[signature] = signature, planned
+        self._latest = dataclasses.replace(signature, sizes=planned.sizes)
+        self._made[self._latest] = dataclasses.replace(planned)
         if not planned.is_reported:
             planned.is_reported = True
             plan_report.report(self._model.name, planned.step, verbose=self._verbose)
@@ -155,26 +168,18 @@ class PlannedCalls:
     def _plan(self, reading: Reading, shapes: Shapes) -> Planned:
         """The step that runs of the trace of a call, and what is said of it."""
         start, trace = time.perf_counter(), reading.trace
-        sizes = [self._filled(tf.TensorShape(shape)) for shape in shapes]  # pyright: ignore[reportArgumentType]
-        taken, is_known = trace.function.graph.inputs[: reading.count], all(s.is_fully_defined() for s in sizes)
-        if not all(t.shape.is_fully_defined() for t in taken):
+        sizes = [function_trace.filled(shape, self._rows) for shape in shapes]
+        is_known = all(s.is_fully_defined() for s in sizes)
+        if not all(t.shape.is_fully_defined() for t in trace.function.graph.inputs[: reading.count]):
             if self.has_budget and not is_known:
                 raise OptionError(_OPEN.format(self._request.budget))
             trace = trace.counting(function_trace.rows_of(sizes), sizes)
         plans = TracePlans(trace, self._request, sizes, False, budgets.fixed_bytes(self._model))
-        step = PlannedStep(
-            plans.described(), "graph", plans.rows, plans.needed_bytes if is_known else None,
-            plans.plain_bytes if is_known else None, plans.plan.overhead, time.perf_counter() - start,
-            why_unchanged(plans),
-            shapes=tuple(shape or () for shape in shapes), is_asked_for=plans.is_asked_for,
-        )  # fmt: skip
-        return Planned(plans.plan.step, PlannedCall(step, plans))
-
-    def _filled(self, shape: tf.TensorShape) -> tf.TensorShape:
-        """A shape with the batch of `fit`, where its own is open."""
-        if not shape.rank or shape[0] is not None:
-            return shape
-        return tf.TensorShape([self._rows, *shape[1:]])
+        step = planned_step(plans, time.perf_counter() - start, tuple(shape or () for shape in shapes))
+        if not is_known:
+            step = dataclasses.replace(step, predicted_bytes=None, plain_bytes=None)
+        self._newest = PlannedCall(step, plans)
+        return Planned(plans.plan.step, self._newest)
 
     def _by_layers(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run a call by a plan of the model's layers."""

@@ -29,6 +29,7 @@ class PlannedCall:
     by_calls: layer_calls.ByCalls | None = None
     is_reported: bool = False
     weights: int = 0  # that the model had
+    sizes: tuple = ()  # of what it was planned for
 
 
 def planned(

@@ -94,7 +94,7 @@ class WholeStep:
             signature = self._signature(batch)  # a model without weights is built by then
             self._plans[signature] = plans
         self._again.discard(signature)
-        planned, before = _planned(plans, time.perf_counter() - start, shapes), self.made.get(signature)
+        planned, before = planned_step(plans, time.perf_counter() - start, shapes), self.made.get(signature)
         self.latest, self.made[signature] = signature, planned
         if known is None or before is None or before.plan != planned.plan:
             if plans.note and self._verbose:
@@ -160,15 +160,15 @@ def _takes(plans: TracePlans, given: Sequence[tf.Tensor]) -> bool:
     return all(t.shape.as_list() == other.shape.as_list() for t, other in zip(given, taken))
 
 
-def _planned(plans: TracePlans, seconds: float, shapes: Any) -> PlannedStep:
+def planned_step(plans: TracePlans, seconds: float, shapes: Any) -> PlannedStep:
     made = plans.plan
     return PlannedStep(
         plans.described(), "graph", plans.rows, plans.needed_bytes, plans.plain_bytes, made.overhead, seconds,
-        why_unchanged(plans), shapes=shapes, is_asked_for=plans.is_asked_for,
+        _why_unchanged(plans), shapes=shapes, is_asked_for=plans.is_asked_for,
     )  # fmt: skip
 
 
-def why_unchanged(plans: TracePlans) -> str | None:
+def _why_unchanged(plans: TracePlans) -> str | None:
     """Why the step runs as it is, and what would help, unless a budget or strategy says how; None if it does not."""
     if not plans.plan.unchanged or plans.is_asked_for:
         return plans.plan.unchanged or None

@@ -23,15 +23,14 @@ from tfgc._errors import OptionError, check_int, did_you_mean
 from tfgc._framework import call_checks, keras_models, model_checks, private_api
 from tfgc._planning.planner import Request
 from tfgc._tracing import example_sizes, keras_graph
-from tfgc._training import enable, layer_calls, layer_selectors
+from tfgc._training import enable, layer_calls, layer_selectors, stand_ins
 from tfgc._training.layer_selectors import Selector
-from tfgc._verify import determinism, least_peak
+from tfgc._verify import determinism
 from tfgc._verify.loss_step import LossStep
 from tfgc._verify.own_step import OwnStep, has_own_step
 from tfgc._verify.steps import Step, users_code
 from tfgc._verify.verdicts import StepComparison, Steps, Verdict
 
-_BASELINE = {"eager": "eager", "compiled": "graph", "graph": "graph", "xla": "xla"}
 _PHASES = 4
 _DRAWS = (
     "the step draws by tf.random, from state that each trace has for itself, so no two steps can be compared: draw by "
@@ -40,7 +39,7 @@ _DRAWS = (
 _OWN_DRAWS = (
     "the step draws by tf.random, from state that only op-by-op steps can repeat (keras.random draws alike in all)"
 )
-_OTHER = {"compiled": "eager", "graph": "eager", "xla": "graph"}
+_OTHER = {"eager": "graph", "graph": "eager", "xla": "graph"}  # by the mode of the plain step
 
 
 def verify(
@@ -123,10 +122,10 @@ def verify(
     with contextlib.ExitStack() as stack:
         stack.enter_context(layer_calls.restored_afterwards(model))
         step = OwnStep(model, data) if loss is None and has_own_step(model) else LossStep(model, data, loss)
-        stack.callback(step.write, step.read())
-        if step.draws and isinstance(step, LossStep):
-            raise OptionError(_DRAWS)
+        stack.callback(step.write, before := step.read())
         if step.draws:
+            if isinstance(step, LossStep):
+                raise OptionError(_DRAWS)
             stack.callback(tf.random.set_seed, cast(Any, private_api.tensorflow_seed()))  # None undoes it
         if step.draws and modes != ("eager",):
             if asked:
@@ -136,12 +135,13 @@ def verify(
         by_default = layers is None and (plan is None or of_step is not None)
         if of_step is not None:
             step.request = Request.of(of_step)
-        if by_default:
-            plan = least_peak.plan_for(model, data)
-        changed = chosen
+        changed = keras_models.held_layers(model) if by_default and not keras_models.runs_graph(model) else chosen
         if plan is not None and plan.calls:
             whole, parts = names.layers_of(model, plan)
             changed = [*whole, *(part for part, _ in parts)]
+        with determinism.check_determinism(_parts(model, changed)) as (unrepeatable, kept):
+            step.once(*data)
+        step.write(before)
         comparison = StepComparison(*_tolerances(model, changed), updates=step.updates)
         for mode in modes:
             is_whole = by_default and mode == "graph"
@@ -149,26 +149,26 @@ def verify(
                 f"modes={modes!r}: a plain step of {model.name!r}, to compare {mode!r} with, fails",
                 "Change what fails, or leave this mode out",
             ):
-                befores, baseline = step.run(_BASELINE[mode], steps)
+                befores, baseline = step.run(base := "graph" if mode == "compiled" else mode, steps)
             if is_whole:
                 comparison.prove(*step.bits(befores), functools.partial(step.unlike_copies, befores[0]))
+            elif by_default:
+                stand_ins.plan_later(model, step.request if of_step else Request("optimal"), verbose=False)
             else:
                 enable.switch(model, plan, layers=chosen)
             _, planned = step.run(mode, steps, befores, rewritten=is_whole)
             layer_calls.restore_calls(model)
-            comparison.compare(mode, baseline, planned, functools.partial(_others, step, mode, befores))
-        with determinism.check_determinism(_parts(model, changed)) as (unrepeatable, kept):
-            step.once(*data)
+            others: Any = tuple if unrepeatable or step.draws else functools.partial(_others, step, base, befores)
+            comparison.compare(mode, baseline, planned, others)
     note = f"{_OWN_DRAWS}, so other modes were left out" if step.draws else ""
     return comparison.verdict(modes, steps, step.loss, tuple(sorted(unrepeatable)), kept, note)
 
 
-def _others(step: Step, mode: str, befores: list[dict[str, Any]]) -> Iterator[Steps]:
+def _others(step: Step, base: str, befores: list[dict[str, Any]]) -> Iterator[Steps]:
     """Plain steps that differ by rounding alone: in another mode, and from values that are a few roundings off."""
-    if mode in _OTHER:
-        yield step.run(_OTHER[mode], len(befores), befores)[1]
-    for phase in range(_PHASES if mode in _OTHER else 0):
-        yield step.rounded(_BASELINE[mode], befores, phase)
+    yield step.run(_OTHER[base], len(befores), befores)[1]
+    for phase in range(_PHASES):
+        yield step.rounded(base, befores, phase)
 
 
 def _parts(model: keras.Model, chosen: list[keras.Layer] | None) -> dict[str, keras.Layer]:

@@ -1,0 +1,57 @@
+"""What belongs in one function.
+
+oneDNN makes one operation of the gradients of a bias and of its filter. XLA has to know sizes as it compiles, and takes
+all that a function reads for known if another one reads a size that it makes: it would compile each step anew.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import tensorflow as tf
+
+from tfgc._step.step import Step, Tensor
+
+
+def together(step: Step, needed: Collection[int], late: Collection[int], ops: Sequence[tf.Operation]) -> list[int]:
+    """The order of some operations, in which what belongs together is close; `ops` are those of the trace."""
+
+    def is_size(number: int) -> bool:  # and may run later: what it reads does not end with it
+        op = step.ops[number]
+        if op.segment or any(t[0] in late and step.is_planned(step.buffer(t)) for t in op.inputs):
+            return False
+        return not step.makes[number] and all(t.dtype.is_integer for t in ops[number].outputs)
+
+    order = _beside_filters(step, [i for i in step.order if i in needed])
+    return _before_readers(step, order, is_size)
+
+
+def filters(step: Step) -> Mapping[Tensor, list[int]]:
+    """The gradients of filters, by the upstream gradient that they read."""
+    found: dict[Tensor, list[int]] = {}
+    for i, op in step.ops.items():
+        if op.type == "Conv2DBackpropFilter":
+            found.setdefault(op.inputs[2], []).append(i)
+    return found
+
+
+def _beside_filters(step: Step, order: Sequence[int]) -> list[int]:
+    """An order with the gradients of biases, and what follows from them, just behind those of filters."""
+    at, places, read = {i: k for k, i in enumerate(order)}, dict[int, float](), filters(step)
+    for k, i in enumerate(order):
+        op = step.ops[i]
+        behind = [k, *(places[j] for j in (*(t[0] for t in op.inputs), *op.controls) if j in places)]
+        if op.type == "BiasAddGrad":
+            behind += sorted(at[j] + 0.5 for j in read.get(op.inputs[0], ()) if j in at)[:1]
+        places[i] = max(behind)
+    return sorted(order, key=places.__getitem__)
+
+
+def _before_readers(step: Step, order: Sequence[int], moves: Callable[[int], bool]) -> list[int]:
+    """An order with some operations just before what reads them first."""
+    places: dict[int, float] = {}
+    first: dict[int, float] = {}
+    for k, i in reversed(list(enumerate(order))):
+        place = first.get(i, k) if moves(i) else k
+        places[i] = place - 0.5 if place > k and place % 1 == 0 else place
+        for j in (*(t[0] for t in step.ops[i].inputs), *step.ops[i].controls):
+            first[j] = min(first.get(j, places[i]), places[i])
+    return sorted(order, key=places.__getitem__)
