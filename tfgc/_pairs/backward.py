@@ -1,6 +1,6 @@
 """The backward pass of a pair, as tapes call it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -77,10 +77,11 @@ class Backward:
             raise UnsupportedModelError(f"the model of which {self._name} is a part was deleted: keep it alive")
         if not graph_building.can_reach(self._captures):
             raise UnsupportedModelError(COPIED_BRANCH.format(self._name))
-        if self._goes_by_results(directions.joint, asked):
+        sources = asked_sources.asked_sources()
+        if sources is not None and self._goes_by_results(directions.joint, asked, sources):
             raise UnsupportedModelError(OF_A_RESULT.format(self._name))
         parts = directions.parts_of(through)
-        wanted = self._wanted(parts)
+        wanted = self._wanted(parts, sources)
         flat = tuple(k for k, source in enumerate(_owners(parts)) if source in wanted)
         with graph_building.redirect_captures(self._captures):
             dy = [_unfolded(graph_building.capture(tf.convert_to_tensor(upstream[k]))) for k in asked]
@@ -90,16 +91,14 @@ class Backward:
                 found = iter(self._again(directions, stateful, dy, through, flat, recorded))
         return [_gradient([next(found) for _ in range(n)] if k in wanted else []) for k, n in enumerate(parts)]
 
-    def _wanted(self, parts: Sequence[int]) -> set[int]:
+    def _wanted(self, parts: Sequence[int], sources: Collection[int] | None) -> set[int]:
         """Positions of the sources that gradients are made of: weights that a tape is not asked for are left out."""
-        sources = asked_sources.asked_sources()
         if sources is None:
             return {*range(len(parts))}
         return {k for k, source in enumerate(self._sources) if k not in self._variables or source in sources}
 
-    def _goes_by_results(self, joint: Joint, asked: Iterable[int]) -> bool:
+    def _goes_by_results(self, joint: Joint, asked: Iterable[int], sources: Collection[int]) -> bool:
         """Whether a tape is asked for gradients by a result on the way to another one."""
-        sources = asked_sources.asked_sources() or ()
         by = [self._through[k] for k, result in enumerate(self.results) if id(result()) in sources]
         of = [self._through[k] for k in asked if self._through[k] not in by]
         return bool(by and of) and own_replica.in_own_thread(lambda: joint.leads(by, of))
