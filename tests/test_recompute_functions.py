@@ -706,7 +706,7 @@ def test_a_branch_with_a_state_under_xla():
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
-@pytest.mark.parametrize("graph", [False, True])
+@BOTH
 @pytest.mark.parametrize("activation", [tf.nn.sigmoid, tf.nn.softmax])
 def test_gradients_by_an_argument_that_an_activation_made(activation, graph):
     """Keras looks for logits behind such a tensor, so they go in with it; gradients go to the tensor."""
@@ -727,3 +727,41 @@ def test_gradients_by_an_argument_that_an_activation_made(activation, graph):
     function = lambda y: tf.sin(y) * y  # noqa: E731
     for plain, ours in zip(gradients(function), gradients(tfgc.recompute(function)), strict=True):
         np.testing.assert_allclose(ours, plain, rtol=1e-6)
+
+
+@BOTH
+def test_gradients_by_an_argument_that_is_returned(graph):
+    def gradients(function):
+        def step():
+            x = tf.constant(X)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                same, made = function(x)
+                loss = tf.reduce_sum(made**2)
+            return tape.gradient(loss, same)
+
+        return (tf.function(step) if graph else step)()
+
+    function = lambda x: (x, tf.sin(x))  # noqa: E731
+    np.testing.assert_array_equal(gradients(tfgc.recompute(function)), gradients(function))
+
+
+@BOTH
+def test_gradients_by_a_result_of_which_others_are_made_are_refused(graph):
+    def step(by, of):
+        with tf.GradientTape() as tape:
+            made = function(tf.constant(X))
+            loss = tf.add_n([tf.reduce_sum(made[k] ** 2) for k in of])
+        return tape.gradient(loss, [made[k] for k in by])
+
+    def three(x):
+        y = x * weight
+        return y, tf.sin(y), tf.cos(tf.stop_gradient(y)) * weight
+
+    weight, function = tf.Variable(2.0), tfgc.recompute(three)
+    run = tf.function(step) if graph else step
+    for by, of in (((0,), (0, 2)), ((0, 1, 2), (2,)), ((1, 2), (1, 2))):
+        for k, gradient in zip(by, run(by, of)):
+            assert (gradient is not None) == (k in of)
+    with pytest.raises(tfgc.UnsupportedModelError, match="a result of which it makes another result"):
+        run((0,), (0, 1))

@@ -41,10 +41,13 @@ def held_by_a_step(planned):
 
 @pytest.mark.gate
 def test_a_batch_shaped_constant_is_held_once():
-    """One mask of 64 x 64 x 64 floats is 1 MB; three segments run again. TensorFlow moves it into one call besides."""
+    """One mask of 64 x 64 x 64 floats is 1 MB; a copy in each place that reads it would come to ten.
+
+    TensorFlow moves it into one call besides, and the chunks of its allocator vary.
+    """
     plain, ours = memory.alone(held_by_a_step, False), memory.alone(held_by_a_step, True)
     assert plain >= 2**20
-    assert ours < plain + 2**20 + 2**17
+    assert ours < plain + 2 * 2**20
 
 
 class Looked(keras.layers.Layer):

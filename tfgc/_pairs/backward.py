@@ -1,12 +1,20 @@
 """The backward pass of a pair, as tapes call it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import asked_sources, graph_building, private_api, tensor_attributes, variable_reads, xla_waits
+from tfgc._framework import (
+    asked_sources,
+    graph_building,
+    own_replica,
+    private_api,
+    tensor_attributes,
+    variable_reads,
+    xla_waits,
+)
 from tfgc._pairs.functions import Directions
 from tfgc._pairs.joint import Joint
 
@@ -16,6 +24,12 @@ COPIED_BRANCH = (
     "tf.autodiff.ForwardAccumulator inside a tf.function. Either call a function there that is not recomputed "
     "(`__wrapped__` of the recomputed function, the model after tfgc.disable), or create the accumulator outside the "
     "tf.function"
+)
+
+OF_A_RESULT = (
+    "a tape is asked for a gradient by a result of {}, which is a result of which it makes another result: what is "
+    "recomputed is one operation to a tape, which knows no way from result to result. Ask for it where nothing is "
+    "recomputed (`__wrapped__` of the recomputed function, the model after tfgc.disable)"
 )
 
 
@@ -47,6 +61,7 @@ class Backward:
             variable_reads.record_each([self._stateful[k] for k in self._read], handles)
         self._captures = graph_building.captures_so_far()
         self.asked: set[int] = set()
+        self.results: list[Callable[[], Any]] = []
 
     def __call__(self, *upstream: Any) -> list[Any]:
         asked = sorted(self.asked) if len(upstream) > 1 and self.asked else range(len(upstream))
@@ -62,8 +77,11 @@ class Backward:
             raise UnsupportedModelError(f"the model of which {self._name} is a part was deleted: keep it alive")
         if not graph_building.can_reach(self._captures):
             raise UnsupportedModelError(COPIED_BRANCH.format(self._name))
+        sources = asked_sources.asked_sources()
+        if sources is not None and self._goes_by_results(directions.joint, asked, sources):
+            raise UnsupportedModelError(OF_A_RESULT.format(self._name))
         parts = directions.parts_of(through)
-        wanted = self._wanted(parts)
+        wanted = self._wanted(parts, sources)
         flat = tuple(k for k, source in enumerate(_owners(parts)) if source in wanted)
         with graph_building.redirect_captures(self._captures):
             dy = [_unfolded(graph_building.capture(tf.convert_to_tensor(upstream[k]))) for k in asked]
@@ -73,12 +91,17 @@ class Backward:
                 found = iter(self._again(directions, stateful, dy, through, flat, recorded))
         return [_gradient([next(found) for _ in range(n)] if k in wanted else []) for k, n in enumerate(parts)]
 
-    def _wanted(self, parts: Sequence[int]) -> set[int]:
+    def _wanted(self, parts: Sequence[int], sources: Collection[int] | None) -> set[int]:
         """Positions of the sources that gradients are made of: weights that a tape is not asked for are left out."""
-        sources = asked_sources.asked_sources()
         if sources is None:
             return {*range(len(parts))}
         return {k for k, source in enumerate(self._sources) if k not in self._variables or source in sources}
+
+    def _goes_by_results(self, joint: Joint, asked: Iterable[int], sources: Collection[int]) -> bool:
+        """Whether a tape is asked for gradients by a result on the way to another one."""
+        by = [self._through[k] for k, result in enumerate(self.results) if id(result()) in sources]
+        of = [self._through[k] for k in asked if self._through[k] not in by]
+        return bool(by and of) and own_replica.in_own_thread(lambda: joint.leads(by, of))
 
     def _may_take(self) -> bool:
         """Whether what is stored is there still; where a tape asks for it again, it is kept from now on."""

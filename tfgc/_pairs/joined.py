@@ -4,11 +4,12 @@ oneDNN makes one operation of the gradients of a bias and of its filter. XLA has
 all that a function reads for known if another one reads a size that it makes: it would compile each step anew.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import tensorflow as tf
 
-from tfgc._step.step import Step, Tensor
+from tfgc._rewrite.waits import filters
+from tfgc._step.step import Step
 
 
 def together(step: Step, needed: Collection[int], late: Collection[int], ops: Sequence[tf.Operation]) -> list[int]:
@@ -22,15 +23,6 @@ def together(step: Step, needed: Collection[int], late: Collection[int], ops: Se
 
     order = _beside_filters(step, [i for i in step.order if i in needed])
     return _before_readers(step, order, is_size)
-
-
-def filters(step: Step) -> Mapping[Tensor, list[int]]:
-    """The gradients of filters, by the upstream gradient that they read."""
-    found: dict[Tensor, list[int]] = {}
-    for i, op in step.ops.items():
-        if op.type == "Conv2DBackpropFilter":
-            found.setdefault(op.inputs[2], []).append(i)
-    return found
 
 
 def _beside_filters(step: Step, order: Sequence[int]) -> list[int]:

@@ -40,6 +40,7 @@ class Joint:
         packing: The structure of what the function returns.
         losses: The layer that added each loss.
         made: The symbolic tensors that it returns, then the losses.
+        unchanged: For each of these that is an argument its position among them.
         through: Positions of those that gradients come from.
         watched: The variables among what gradients flow to.
         sources: What gradients flow to.
@@ -96,7 +97,9 @@ class Joint:
         self.packing = Packing(result, made=True)
         self.unsupported = self._packing.unsupported or self.packing.unsupported
         self.made = [*self.packing.take_tensors(), *(loss for _, loss in losses)]
-        self.through = [i for i, t in enumerate(self.made) if is_differentiable(t)]
+        places = {id(t): k for k, t in enumerate(tensors)}
+        self.unchanged = {i: places[id(t)] for i, t in enumerate(self.made) if id(t) in places}
+        self.through = [i for i, t in enumerate(self.made) if is_differentiable(t) and i not in self.unchanged]
         self.watched = list(self._tape.watched_variables() if self._watched is None else self._watched)
         self.sources = [Source(i) for i, t in enumerate(tensors) if self._flows[i] and is_differentiable(t)]
         self.sources += [Source(-1, v) for v in self.watched]
@@ -122,6 +125,12 @@ class Joint:
                 self._places[through] = len(self._graph.outputs)
                 self._graph.outputs += [tf.identity(t) for t in found.flat]
         return self.of(through), self._places[through]
+
+    def leads(self, by: Sequence[int], of: Sequence[int]) -> bool:
+        """Whether gradients of some results flow to others."""
+        with self._graph.as_default():
+            found = self._tape.gradient([self.made[i] for i in of], [self.made[i] for i in by])
+        return any(gradient is not None for gradient in found)
 
     @property
     def variables(self) -> list[tf.Variable]:

@@ -124,8 +124,11 @@ class Pair:
         if through:
             backward = Backward(self._name, self._held(), joint, tensors, found[len(made) :])
             results = graph_gradients.attached([made[i] for i in through], sources, backward, backward.asked)
+            backward.results = list(map(weakref.ref, results))
             for i, result in zip(through, results):
                 made[i] = result
+        for i, k in joint.unchanged.items():
+            made[i] = tensors[k]
         private_api.set_call_context(joint.context_left)
         tensor_attributes.take_masks_off(arguments, joint.unmasked)
         count = len(made) - len(joint.losses)

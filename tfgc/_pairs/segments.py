@@ -18,6 +18,7 @@ from tfgc._framework import host_memory, own_replica, private_api
 from tfgc._pairs import joined, rows
 from tfgc._pairs.reading import Part, Reading
 from tfgc._pairs.rows import Function
+from tfgc._rewrite.waits import filters
 from tfgc._run import emit
 from tfgc._step.step import Step, Tensor
 
@@ -57,8 +58,8 @@ class Segments:
     """
 
     def __init__(self, reading: Reading, planned: Planned, results: int) -> None:
-        self._reading, self._step, self._filters = reading, planned.step, joined.filters(planned.step)
-        self._hosted, self._ends = planned.hosted, planned.ends
+        self._reading, self._step, self._filters = reading, planned.step, filters(planned.step)
+        self._hosted, self._ends, self.gives_away = planned.hosted, planned.ends, True
         self._results, self._gradients = reading.results[:results], reading.results[results:]
         self._given = {*reading.arguments, *(reading.trace.tensor(name)[0] for name in reading.upstream)}
         self._nodes = {node.name: node for node in emit.definition(reading.trace, self._step, False).node}
@@ -68,10 +69,9 @@ class Segments:
         others = self._late | self._given
         self._of_name = {self._name(t): t for t in sorted({*read, *self._gradients}) if t[0] not in others}
         self.stored = list(self._of_name)
-        # Under XLA what is known there stays known, which shapes have to be.
-        self._waiting = [name for name, t in self._of_name.items() if t[0] not in self._step.known_by_shapes]
+        known = self._step.known_by_shapes  # and stays so under XLA, which has to know shapes
+        self._waiting = {*reading.names, *(name for name, t in self._of_name.items() if t[0] not in known)}
         self._known: dict[tuple[int, ...], list[Function]] = {}
-        self.gives_away = True
 
     def _found_late(self) -> set[int]:
         """What follows from the upstream gradients."""
@@ -120,15 +120,15 @@ class Segments:
             parts = parts if private_api.in_xla() else [*rows.split(self._step, parts)]  # XLA runs it all as one
             make = functools.partial(self._functions, parts, gradients)
             self._known[wanted] = own_replica.in_own_thread(make)
-        functions, early = self._known[wanted], {*self._waiting, *self._reading.names}
-        before: list[tf.Tensor] = []  # One runs behind the other: the copies of a segment wait for nothing else.
+        # One runs behind the other: the copies of a segment wait for nothing else.
+        functions, before = self._known[wanted], list[tf.Tensor]()
         for function, ahead in zip(functions, [*functions[1:], None]):
             after = [values[name] for name in function.takes if name not in self._hosted][-1:]
             for name in (*function.takes, *(ahead.takes if ahead is not None else ())):
                 if isinstance(values.get(name), host_memory.HostCopy):
                     values[name] = values[name].fetched(after)
             with tf.control_dependencies(before):
-                function.run(values, early)
+                function.run(values, self._waiting)
             before = [] if tf.executing_eagerly() else [values[name] for name in function.makes]
         return [values[self._name(self._gradients[k])] for k in wanted]
 

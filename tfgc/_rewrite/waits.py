@@ -13,6 +13,7 @@ forward pass nor `_NEVER_WAITS`, and TensorFlow's graph optimizer drops edges of
 """
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 from tfgc._rewrite.liveness import alive
 from tfgc._step.step import Step, Tensor
@@ -70,22 +71,27 @@ def _taken(step: Step, i: int, more: int, before: int, number: dict[int, int]) -
     return max(more, 0)
 
 
+def filters(step: Step) -> Mapping[Tensor, list[int]]:
+    """The gradients of filters, by the upstream gradient that they read."""
+    found: dict[Tensor, list[int]] = defaultdict(list)
+    for i, op in step.ops.items():
+        if op.type == "Conv2DBackpropFilter":
+            found[op.inputs[2]].append(i)
+    return found
+
+
 def joined(step: Step) -> dict[int, int]:
     """The position in the order of the last operation that may become one with each: nothing before it waits for that.
 
     What waited for the first one, and is needed by the second one, would wait for itself.
     """
-    last = dict(step.at)
-    filters: dict[Tensor, list[int]] = defaultdict(list)  # by the gradient that they read
-    for i, op in step.ops.items():
-        if op.type == "Conv2DBackpropFilter":
-            filters[op.inputs[2]].append(i)
+    last, read = dict(step.at), filters(step)
     for i in reversed(step.order):
         op = step.ops[i]
         if op.type in ("BiasAdd", "Conv2D") and step.ops[j := op.inputs[0][0]].type in ("Conv2D", "Pad"):
             last[j] = max(last[j], last[i])
         elif op.type == "BiasAddGrad":
-            last[i] = max(last[i], *(last[j] for j in filters[op.inputs[0]]), 0)
+            last[i] = max(last[i], *(last[j] for j in read.get(op.inputs[0], ())), 0)
     return last
 
 

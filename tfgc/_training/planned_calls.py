@@ -106,8 +106,7 @@ class PlannedCalls:
         if not plan_report.may_plan(kwargs.get("training")) or call_checks.is_empty(args, kwargs):
             return self._call(*args, **kwargs)
         call_checks.refuse_tf1_graph(f"the enabled {self._model.name!r}")
-        flat = [t for t in tf.nest.flatten((args, kwargs)) if tf.is_tensor(t)]
-        if any(t.shape.rank and t.shape[0] is None for t in flat):
+        if any(tf.is_tensor(t) and t.shape.rank and t.shape[0] is None for t in tf.nest.flatten((args, kwargs))):
             self._rows = fit_loop.batch_size()
         if self._names_layers:
             return self._by_layers(args, kwargs)
@@ -138,6 +137,7 @@ class PlannedCalls:
         for part in () if is_called else keras_models.held_layers(self._model):
             if isinstance(part, keras.Model) and not functional_graphs.is_patched_call(part):
                 functional_graphs.replace_method(part, "call", PlannedCalls(part, own, self._verbose).call)
+                self.note = "its train_step trains models that it holds, each of which is planned for itself"
 
     def _by_parts(self, *args: Any, **kwargs: Any) -> Any:
         """Run a call whose code cannot be traced, with each layer that the model holds as a pair of its own."""
