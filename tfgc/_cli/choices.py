@@ -54,7 +54,7 @@ class NetworkChoice:
         import_quietly()
         from tfgc import zoo
         from tfgc._measure import any_model, examples
-        from tfgc._planning import by_calls
+        from tfgc._planning import ahead
         from tfgc._tracing import functional_graphs
 
         model = zoo.build(self.name, self.image_size)
@@ -62,7 +62,7 @@ class NetworkChoice:
             example = examples.portable(_batch(self.example))
             any_model.check(model)
             return model, {"example": examples.batch(example, self.batch_size), "input_shapes": sizes or None}
-        if by_calls.applies_to(model):
+        if ahead.applies_to(model):
             raise OptionError(
                 f"{self.name!r} is a subclassed model ({type(model).__name__}): name a function that returns a batch "
                 "for it, x or (x, y), as in --example my_module:batch"

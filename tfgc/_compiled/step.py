@@ -11,9 +11,9 @@ from tfgc._core.plan import Plan
 from tfgc._error_texts import one_line
 from tfgc._errors import OptionError, UnsupportedModelError, check_int
 from tfgc._framework import keras_models, keras_names, xla_export
+from tfgc._framework.trainer import Trainer
 from tfgc._tracing import synthetic
 from tfgc._training import enable, layer_calls
-from tfgc._training.trainer import Trainer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -59,11 +59,7 @@ def explain(plan: Segmentation) -> str:
         )
     if plan.is_nested:
         lines.append("Indented: how the replay of the segment above is split again, and what that stores meanwhile.")
-    text = filled(lines) + "\n" + table(_COLUMNS, _rows(plan, plan.outlook), range(6))
-    for name, part in plan.parts.items():
-        inside = table(_COLUMNS, _rows(part, part.outlook), range(6))
-        text += f"\n\n{name!r} by segments of its own, each of its calls:\n{inside}"
-    return text
+    return filled(lines) + "\n" + table(_COLUMNS, _rows(plan, plan.outlook), range(6))
 
 
 def searched(plan: Segmentation) -> Iterator[str]:
@@ -104,8 +100,7 @@ def needs(outlook: Outlook) -> str:
 def _peak_of(segments: Sequence[Segment], outlook: Outlook) -> Iterator[str]:
     """How much of the peak is stored, and how much the running segment needs."""
     index = next((i for i, segment in enumerate(segments) if outlook.node in segment.nodes), None)
-    if index is None:  # between the calls of a plan of calls
-        return
+    assert index is not None
     end = index if outlook.phase == "forward" else index + 1
     stored = sum(segment.stored_bytes or 0 for segment in segments[:end])
     if not end:
@@ -126,8 +121,6 @@ def _rows(plan: Segmentation, outlook: Outlook | None, label: str = "", peak: bo
         here = peak and outlook is not None and outlook.node in segment.nodes
         inner = [] if segment.inner is None else _rows(segment.inner, outlook, f"{name}.", here)
         note = _note(segment, outlook, last=i == len(plan.segments) - 1)
-        if segment.nodes[0].partition(":")[0] in plan.parts:
-            note = "by segments of its own, below"
         ends = dict.fromkeys((segment.nodes[0], segment.nodes[-1]))
         nodes = f"{' ... '.join(ends)}{HARD_SPACE}({len(segment.nodes)}){note and f': {note}'}"
         nodes += f" {_PEAK}" if here and not inner else ""

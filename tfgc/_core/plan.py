@@ -35,9 +35,8 @@ class Plan(Shown, Segmentation):
         model: A line for each node of the model that it was made for.
         batch_size: The batch size that its bytes are for; None: for one sample.
         outlook: Its `Outlook`; None where sizes are unknown.
-        calls: Whether its segments are calls of layers, as in a subclassed model, and not nodes of a graph.
-        operations: Whether its segments are operations of a training step, as of what `fit` and `tfgc.function` run by.
-        parts: Functional models inside that run by plans of their own, in a plan of calls: plans by layer name.
+        operations: Whether its segments are operations of a training step, as of what `fit` and `tfgc.function` run by,
+            and not nodes of a graph of layers.
         link: Bytes that are copied to the host, or back, while one unit of work is done; None: not known, so that
             predictions take no time for copies.
 
@@ -107,17 +106,12 @@ class Plan(Shown, Segmentation):
                 "by it after tfgc.enable(model, plan), or make one for the model's nodes: tfgc.plan(model, ..., "
                 "mode='compiled')"
             )
-        if self.calls:
-            raise PlanMismatchError(
-                f"this plan (strategy {self.strategy!r}) is by the calls of layers, not by segments: train by it after "
-                "tfgc.enable(model, plan), or name a strategy for segments: tfgc.plan(model, ..., strategy='optimal')"
-            )
         self.check_model(graph.once(describe))
         coverage.check(graph, self.segments, [node.name for node in graph.nodes], set(graph.inputs), "model")
 
     def check_model(self, here: Sequence[str]) -> None:
         """Raise `PlanMismatchError` unless the model that this was made for is one of these lines."""
-        unit = "operations" if self.operations else "layers" if self.calls else "nodes"
+        unit = "operations" if self.operations else "nodes"
         counts = len(self.model), len(here)
         differs = [] if counts[0] == counts[1] else [f"it has {counts[0]} {unit}, this model has {counts[1]}"]
         mine, theirs = next((pair for pair in zip(sorted(self.model), sorted(here)) if pair[0] != pair[1]), ("", ""))

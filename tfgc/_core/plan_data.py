@@ -16,7 +16,7 @@ _VERSION = 7  # Files are written in the oldest version that knows what is in th
 # By class, the fields that files of earlier versions do not have, and others only where they are no default.
 _YOUNGER: dict[type, dict[str, Any]] = {
     Segment: {"result_bytes": None, "spared_work": None, "host_bytes": None, "on_device": (), "selective": False},
-    Segmentation: {"calls": False, "operations": False, "parts": {}, "link": None},
+    Segmentation: {"operations": False, "link": None},
     Outlook: {"needed_bytes": None, "plain_needed_bytes": None, "budget_bytes": None},
 }
 _DEFAULTS = {name: value for fields in _YOUNGER.values() for name, value in fields.items()}
@@ -33,16 +33,14 @@ def version(plan: Segmentation) -> int:
         return 5
     if plan.link is not None or any(segment.offload for segment in segments):
         return 4
-    return 3 if any(segment.result_bytes is not None for segment in segments) else 1 + plan.calls
+    return 3 if any(segment.result_bytes is not None for segment in segments) else 1
 
 
 def _all_segments(plan: Segmentation) -> Iterator[Segment]:
-    """The segments of a plan, of its replays and of its parts."""
+    """The segments of a plan and of its replays."""
     for segment in plan.segments:
         yield segment
         yield from () if segment.inner is None else _all_segments(segment.inner)
-    for part in plan.parts.values():
-        yield from _all_segments(part)
 
 
 def written(plan: Segmentation, fingerprint: str) -> str:
@@ -60,6 +58,8 @@ def read(kind: type[PlanType], text: str) -> tuple[PlanType, object]:
     try:
         _, data = checked_json.document(text, _FORMAT, _VERSION)
         fingerprint = data.pop("fingerprint", None)
+        if data.pop("calls", False) or data.pop("parts", None):
+            raise TfgcError("a plan by the calls of layers, which tfgc no longer makes: make it again with tfgc.plan")
         _drop_slices(data)
         return _of_kind(kind, checked_json.read(Segmentation, data, "the plan", _YOUNGER)), fingerprint
     except ValueError as error:
@@ -84,5 +84,4 @@ def _of_kind(kind: type[PlanType], plan: Segmentation) -> PlanType:
     fields["segments"] = tuple(
         dataclasses.replace(segment, inner=segment.inner and _of_kind(kind, segment.inner)) for segment in plan.segments
     )
-    fields["parts"] = {name: _of_kind(kind, part) for name, part in plan.parts.items()}
     return kind(**fields)

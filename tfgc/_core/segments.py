@@ -1,8 +1,7 @@
 """What a plan consists of: its segments, and what it promises. Plain data."""
 
 import dataclasses
-from collections.abc import Iterable
-from typing import Any, Literal, Optional, Self, TypeAlias
+from typing import Any, Literal, Optional, TypeAlias
 
 from tfgc._core.shown import Brief
 from tfgc._errors import OptionError
@@ -145,14 +144,10 @@ class Segmentation(Brief):
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     batch_size: int | None = None
     outlook: Outlook | None = None
-    calls: bool = False
     operations: bool = False
-    parts: dict[str, Self] = dataclasses.field(default_factory=dict)
     link: float | None = None
 
     def __post_init__(self) -> None:
-        if self.calls and any(segment.offload for segment in self.segments):
-            raise OptionError("a plan by calls stores nothing on the host; leave offload at False")
         if self.link is not None and not self.link > 0:
             raise OptionError(f"link={self.link!r}: bytes per unit of work must be positive; None if not known")
 
@@ -160,17 +155,3 @@ class Segmentation(Brief):
     def is_nested(self) -> bool:
         """Whether a replay is itself split into segments."""
         return any(segment.inner is not None for segment in self.segments)
-
-    @property
-    def recomputed_layers(self) -> list[str]:
-        """In a plan of calls the layers that are recomputed as a whole, by name."""
-        return _layers(segment for segment in self.segments if segment.mode == "recompute")
-
-    @property
-    def selective_layers(self) -> list[str]:
-        """Those of them whose products are stored."""
-        return _layers(segment for segment in self.segments if segment.selective)
-
-
-def _layers(segments: Iterable[Segment]) -> list[str]:
-    return list(dict.fromkeys(name.partition(":")[0] for segment in segments for name in segment.nodes))

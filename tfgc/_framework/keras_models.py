@@ -106,6 +106,16 @@ def has_own_call(model: keras.Model) -> bool:
     return has_graph(model) or type(model).call is not keras.Model.call
 
 
+def has_own_step(model: Any) -> bool:
+    """Whether the class of a model defines how it trains."""
+    return type(model).train_step is not keras.Model.train_step
+
+
+def is_built(model: keras.Model) -> bool:
+    """Whether all layers of a model have their variables."""
+    return all(layer.built for layer in layers_inside(model))
+
+
 def own_weights(layer: keras.Layer) -> list[keras.Variable]:
     """The weights of a layer, without those of layers in it."""
     return [*attribute(layer, "_trainable_variables"), *attribute(layer, "_non_trainable_variables")]

@@ -9,15 +9,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._calls import tracing
 from tfgc._core.plan import Plan
 from tfgc._core.tensors import Spec
 from tfgc._error_texts import one_line
 from tfgc._errors import OptionError, UnsupportedModelError
 from tfgc._framework import keras_models
 from tfgc._measure import examples
-from tfgc._planning import by_calls
-from tfgc._planning.planner import Request
+from tfgc._planning import ahead, step_traces
+from tfgc._planning.request import Request
 from tfgc._training.rewritten_function import RewrittenFunction, Settings
 
 _LEARNING_RATE = 0.01
@@ -25,9 +24,9 @@ _LEARNING_RATE = 0.01
 
 def check(model: keras.Model) -> None:
     """Raise `OptionError` for a model with a graph."""
-    if not by_calls.applies_to(model):
+    if not ahead.applies_to(model):
         raise OptionError(
-            f"an example is for models that are planned by the calls of their layers, and {model.name!r} has a graph: "
+            f"an example is for models without a graph of layers, and {model.name!r} has one: "
             "leave it out, and give open sizes as input shapes"
         )
 
@@ -35,7 +34,7 @@ def check(model: keras.Model) -> None:
 def takes_example(model: keras.Model, example: Any) -> bool:
     """Whether a model is measured on an example; raise if one is missing, or given for a model with a graph."""
     if example is None:
-        by_calls.check_has_graph(model)
+        ahead.check_has_graph(model)
         return False
     check(model)
     return True
@@ -46,7 +45,7 @@ def completed(model: keras.Model, example: Any, batch_size: int, optimizer: Any 
 
     Raise `OptionError` if the example holds too little, or an optimizer is given for a model that is compiled.
     """
-    own_step = tracing.has_own_step(model)
+    own_step = keras_models.has_own_step(model)
     x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
     if model.compiled:
         if y is None and model.loss is not None and not own_step:
@@ -62,8 +61,8 @@ def completed(model: keras.Model, example: Any, batch_size: int, optimizer: Any 
         losses = tf.nest.map_structure(lambda _: "mse", outputs)
         model.compile(keras.optimizers.SGD(_LEARNING_RATE) if optimizer is None else optimizer, losses)
         example = keras.utils.pack_x_y_sample_weight(x, y, weight)
-    if not all(layer.built for layer in keras_models.layers_inside(model)):
-        tracing.trace(model, examples.batch(example, batch_size))
+    if not keras_models.is_built(model):
+        step_traces.traced(model, examples.batch(example, batch_size))
     return example
 
 
@@ -81,7 +80,7 @@ def step(model: keras.Model, mode: str, plan: Plan | None = None) -> Callable[[A
 
 def traced(step: Callable[..., Any], mode: str, plan: Plan | None = None, *, autograph: bool = True) -> Any:
     """A step as it runs in a mode, or by a plan of its operations."""
-    if plan is not None and plan.operations:
+    if plan is not None and plan.operations and mode == "graph":
         return RewrittenFunction(step, Settings({"autograph": autograph}, {}, Request.of(plan), verbose=False))
     if mode not in ("graph", "xla"):
         return step

@@ -6,7 +6,8 @@ from typing import NamedTuple
 from tfgc._core.plan import Plan
 from tfgc._core.segments import Segmentation
 from tfgc._measure import batch_search
-from tfgc._planning.node_plans import AnyPlans
+from tfgc._planning.node_plans import NodePlans
+from tfgc._planning.step_ahead import StepAhead
 from tfgc._records.batch_limit import MOST
 from tfgc._records.job import LargestBatch
 
@@ -30,7 +31,7 @@ class Way:
 
     def __init__(
         self,
-        known: Callable[[int], tuple[AnyPlans, int]],
+        known: Callable[[int], tuple[NodePlans | StepAhead, int]],
         plans_for: Callable[[int], Sequence[Plan | None]],
         above: int = batch_search.ABOVE,
     ) -> None:
@@ -88,5 +89,4 @@ def _ways(plan: Segmentation | None) -> object:
     """What is equal for plans that run a model in the same way, whatever batch their bytes are of."""
     if plan is None:
         return None
-    segments = [(s.nodes, s.mode, s.offload, s.on_device, s.selective, _ways(s.inner)) for s in plan.segments]
-    return segments, {name: _ways(part) for name, part in plan.parts.items()}
+    return [(s.nodes, s.mode, s.offload, s.on_device, s.selective, _ways(s.inner)) for s in plan.segments]

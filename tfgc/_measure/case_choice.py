@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 PlanLike = str | os.PathLike[str] | Plan
 BASELINES = (("plain", "eager"), ("plain", "graph"))
-# How a plan by calls is named where functional models have a strategy.
-_CALLS = "calls"
 
 
 def plan_cases(
@@ -49,12 +47,13 @@ def plan_cases(
     given = _read(plans)
     network = name_of(build)
     if example is not None:
-        refuse_with_example(strategies=wanted, input_shapes=input_shapes)
-        wanted, example = (), examples.portable(example)
-    elif wanted is None:
-        wanted = () if given and budget is None else ("budget" if budget is not None else "sqrt",)
+        refuse_with_example(input_shapes=input_shapes)
+        example = examples.portable(example)
+    if wanted is None:
+        least = "sqrt" if example is None else "optimal"
+        wanted = () if given and budget is None else ("budget" if budget is not None else least,)
     wanted = list(wanted) if isinstance(wanted, Iterable) and not isinstance(wanted, str) else [wanted]
-    if not wanted and not given and example is None:
+    if not wanted and not given:
         raise OptionError(
             f"name at least one strategy to compare with plain: {', '.join(known_strategies.available())}"
         )
@@ -65,10 +64,6 @@ def plan_cases(
         check_mode(mode)
     modes = tuple(dict.fromkeys(modes))
     chosen = [_chosen(item, budget) for item in wanted]
-    if example is not None and (budget is not None or not given):
-        options = {} if budget is None else {"budget": budget}
-        label = _CALLS if budget is None else f"{_CALLS}({budget})"
-        chosen = [{"case": label, "strategy": _CALLS, "options": options}]
     if budget is not None and not any("budget" in choice["options"] for choice in chosen):
         able = ", ".join(filter(known_strategies.honours_budget, known_strategies.available()))
         raise OptionError(f"budget={budget!r}: none of the strategies honours a budget; these do: {able}")
@@ -96,8 +91,8 @@ def refuse_with_example(**given: Any) -> None:
     name = next((name for name, value in given.items() if value is not None), None)
     if name is not None:
         raise OptionError(
-            f"{name}={given[name]!r} and example= exclude each other: a model that takes an example is planned by the "
-            "calls of its layers"
+            f"{name}={given[name]!r} and example= exclude each other: a model that takes an example has the sizes of "
+            "that, and its step is planned"
         )
 
 

@@ -5,12 +5,11 @@ from typing import Any
 
 import keras
 
-from tfgc._calls import tracing
 from tfgc._compiled import memory
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, TfgcError
-from tfgc._measure import compare, examples, shipped, step_ahead
-from tfgc._planning import estimates, planner
+from tfgc._measure import compare, examples, shipped
+from tfgc._planning import ahead, batch_specs, estimates, planner
 from tfgc._planning.budgets import Budget
 from tfgc._progress import SILENT, Progress
 from tfgc._records.job import Case
@@ -40,27 +39,11 @@ class MeasuredStep:
 
     def plan(self, budget: Budget | None) -> Plan:
         """The plan of a budget, by predictions."""
-        if (whole := self._whole(budget)) is not None:
-            return whole
         return planner.plan(self.model, self.batch_size, budget=budget, **self.common, **self.options)
-
-    def _whole(self, budget: Budget | None) -> Plan | None:
-        """The plan of the step that `fit` runs as a whole; None where layers are planned, as what is asked for says."""
-        options = {**self.options}
-        strategy = options.pop("strategy") or (("budget" if budget is not None else "optimal") if options else None)
-        request = planner.Request(strategy, budget, options)
-        is_other = self.confirm is not False or any(self.common[name] for name in ("measure", "optimizer", "loss"))
-        if is_other or self.common["mode"] != "graph" or not step_ahead.applies_to(self.model, request):
-            return None
-        return step_ahead.plan(
-            self.model, self.batch_size, self.common["input_shapes"], self.common["example"], request
-        )
 
     def predict(self, plan: Plan | None) -> Prediction:
         """What the step needs by a plan, or if nothing is recomputed."""
-        if plan is None:
-            return estimates.estimate(self.model, self.batch_size, None, **self.common)
-        return estimates.as_made(self.model, self.batch_size, plan, **self.common)
+        return estimates.estimate(self.model, self.batch_size, plan, **self.common)
 
     def measure(self, plan: Plan | None, step: Prediction, progress: Progress = SILENT) -> int:
         """What the step by a plan needs at most when it is run or compiled; `step` is what is predicted."""
@@ -75,10 +58,10 @@ class MeasuredStep:
 
     def _batch(self, batch_size: int) -> Any:
         shapes, example, loss = (self.common[name] for name in ("input_shapes", "example", "loss"))
-        return shipped.batch(self.model, batch_size, shapes, example, loss)
+        return ahead.batch(self.model, batch_size, shapes, example, loss)
 
     def _compiled(self, plan: Plan | None) -> int:
-        batch_size = self.batch_size or tracing.batch_size(self.common["example"])
+        batch_size = self.batch_size or batch_specs.batch_size(self.common["example"])
         if batch_size is None:
             raise OptionError(f"confirm={self.confirm!r}: give a batch_size, since a step of one batch is compiled")
         return memory.compiled_memory(

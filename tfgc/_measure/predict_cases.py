@@ -1,22 +1,22 @@
 """Plan a network's cases and predict them, all from one reading of the model; nothing is trained.
 
-Cases of a model without a graph, and given plans by calls of any model, are read by the calls of its layers.
+Of a model without a graph of layers the step is traced.
 """
 
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 
-from tfgc._calls.call_plans import CallPlans
 from tfgc._core.modes import PREDICTABLE
 from tfgc._core.plan import Plan
 from tfgc._core.segments import Segmentation
 from tfgc._errors import TfgcError
 from tfgc._measure import any_model, examples
-from tfgc._planning import annotated, budgets, by_calls, planner, sweep
-from tfgc._planning.node_plans import AnyPlans, NodePlans
+from tfgc._planning import ahead, annotated, budgets, planner, sweep
+from tfgc._planning.node_plans import NodePlans
+from tfgc._planning.request import Request
+from tfgc._planning.step_ahead import StepAhead
 from tfgc._records.front import FrontRecord
 from tfgc._records.job import Case, CasePrediction, CasePredictions, PredictionJob
 from tfgc._records.predicted import Predicted, SegmentSummary
@@ -29,37 +29,32 @@ def predict_cases(model: keras.Model, job: PredictionJob) -> CasePredictions:
     """What a `PredictionJob` finds for its model, which is not changed; given plans have to be for this model."""
     first = job.cases[0]
     batch, sizes = first.batch_size, first.input_shapes
-    plans = {case.case: Plan.from_json(case.plan) for case in job.cases if case.plan is not None}
-    given = {name: plan for name, plan in plans.items() if not plan.operations}
-    of_steps = {name: _of_step(plan) for name, plan in plans.items() if plan.operations}
-    data: Any = None
-    of_calls: dict[str, Plan] = {}  # of a functional model, and in no front, which is read by nodes
+    given = {case.case: Plan.from_json(case.plan) for case in job.cases if case.plan is not None}
+    of_steps: dict[str, CasePrediction] = {}
+    step: StepAhead | None = None
     if any_model.takes_example(model, first.example):
         data = examples.batch(any_model.completed(model, first.example, batch), batch)
-        fixed = budgets.fixed_bytes(model)
+        step, fixed = ahead.plans_for(model, None, data), budgets.fixed_bytes(model)
+        sweep.check(given.items(), step.check)
     else:
         fixed, declared = budgets.fixed_bytes(model, "sgd"), keras_graph.read(model)
-        of_calls = {name: plan for name, plan in given.items() if plan.calls}
-        sweep.check([pair for pair in given.items() if pair[0] not in of_calls], lambda plan: plan.check(declared))
-
+        of_steps = {name: _of_step(plan) for name, plan in given.items() if plan.operations}
+        sweep.check([pair for pair in given.items() if pair[0] not in of_steps], lambda plan: plan.check(declared))
     resident = budgets.resident_bytes(model)
 
     @functools.cache
-    def reading(by_call: bool, xla: bool) -> _Reading:
-        """The cases of given plans by calls, or the others, as XLA compiles the step or in a graph."""
-        if data is not None:
-            return _Reading(CallPlans(model, data, xla=xla), fixed, resident, given)
-        if by_call:
-            plans = by_calls.plans_of_functional(model, batch, sizes, "xla" if xla else "graph", optimizer="sgd")
-            return _Reading(plans, fixed, resident, of_calls)
+    def reading(xla: bool) -> _Reading:
+        """The cases as XLA compiles the step or in a graph."""
+        if step is not None:
+            return _Reading(step, fixed, resident, given)
         graph = annotated.graph_of(model, batch, sizes, None, whole_step=True, loss="mse", optimizer="sgd", xla=xla)
         return _Reading(NodePlans(graph), fixed, resident, given)
 
     found = {
-        case.name: of_steps.get(case.case) or reading(case.case in of_calls, case.mode == "xla").predict(case)
+        case.name: of_steps.get(case.case) or reading(case.mode == "xla" and step is None).predict(case)
         for case in job.cases
     }
-    return CasePredictions(found, reading(False, False).front(job) if job.front else None)
+    return CasePredictions(found, reading(False).front(job) if job.front else None)
 
 
 def _of_step(plan: Plan) -> CasePrediction:
@@ -80,14 +75,12 @@ class _Reading:
     """A model at one batch, and the plans of cases by `Case.case`.
 
     It has `fixed` bytes of weights and slots, of which `resident` are in memory while it is read.
-    Those that are not `given` are made when first needed; a given one by calls has to be for this model.
+    Those that are not `given` are made when first needed.
     """
 
-    def __init__(self, known: AnyPlans, fixed: int, resident: int, given: Mapping[str, Plan]) -> None:
+    def __init__(self, known: NodePlans | StepAhead, fixed: int, resident: int, given: Mapping[str, Plan]) -> None:
         self._known, self._fixed, self._resident, self._given = known, fixed, resident, given
         self._plans: dict[str, Plan | TfgcError] = {}
-        if isinstance(known, CallPlans):
-            sweep.check(given.items(), known.with_figures)
 
     def predict(self, case: Case) -> CasePrediction:
         """The `CasePrediction` of a case."""
@@ -107,9 +100,9 @@ class _Reading:
     def _predicted(self, plan: Plan | None, mode: str) -> Predicted | None:
         """The `Predicted` of a plan; None in modes that cannot be predicted."""
         known, (floor_bytes, floor_node) = self._known, self._known.floor
-        if mode not in (by_calls.MODES if isinstance(known, CallPlans) else PREDICTABLE):
+        if mode not in (ahead.MODES if isinstance(known, StepAhead) else PREDICTABLE):
             return None
-        step = (known if isinstance(known, CallPlans) else NodePlans(known.graph, mode)).estimate(plan, self._fixed)
+        step = (known if isinstance(known, StepAhead) else NodePlans(known.graph, mode)).estimate(plan, self._fixed)
         return Predicted(
             peak_bytes=simulator.allocated_bytes(step) - self._fixed,
             overhead=step.overhead,
@@ -130,8 +123,8 @@ class _Reading:
         """The plan of a case whose plan is not given."""
         known, options = self._known, dict(case.options)
         asked = options.pop("budget", None)
-        if isinstance(known, CallPlans):
-            return by_calls.chosen(known, asked, self._fixed)
+        if isinstance(known, StepAhead):
+            return ahead.chosen(known, Request(case.strategy, asked, options), self._fixed)
         assert case.strategy is not None
         budget = None
         if asked is not None:

@@ -11,17 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from tfgc import strategies
-from tfgc._calls.call_plans import CallPlans
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._framework import keras_names
 from tfgc._measure import any_model, batch_search, examples
 from tfgc._measure.batch_ways import Step, Way
-from tfgc._planning import annotated, budgets, planner
+from tfgc._planning import ahead, annotated, budgets, planner
 from tfgc._planning.node_plans import NodePlans
+from tfgc._planning.step_ahead import StepAhead
 from tfgc._records.job import MaxBatchJob, MaxBatchPrediction
 from tfgc._tracing import functional_graphs
 
@@ -31,7 +30,7 @@ _NEAR_LEAST = 8
 
 def predict_max_batch(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
     """What a `MaxBatchJob` for this model finds."""
-    return (_by_calls if any_model.takes_example(model, job.example) else _by_nodes)(model, job)
+    return (_by_steps if any_model.takes_example(model, job.example) else _by_nodes)(model, job)
 
 
 def _by_nodes(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
@@ -61,22 +60,20 @@ def _by_nodes(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
     return _found(budget, fixed, keras_names.optimizer(optimizer), Way(plans, lambda batch: [None]), recomputed)
 
 
-def _by_calls(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
+def _by_steps(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
     optimizer = None if model.compiled else keras_names.optimizer(job.optimizer or "adam")
     given = job.optimizer if model.compiled else optimizer
     example = any_model.completed(model, job.example, batch_search.FIRST, given)
     fixed = budgets.fixed_bytes(model)
 
     @functools.cache
-    def plans(batch: int) -> tuple[CallPlans, int]:
+    def plans(batch: int) -> tuple[StepAhead, int]:
         data = examples.batch(example, batch)
-        tensors = [tensor for tensor in tf.nest.flatten(data) if tensor is not None]
-        held = fixed + sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors)
-        return CallPlans(model, data, xla=job.mode == "xla"), held
+        return ahead.plans_for(model, None, data, job.mode), fixed
 
     above = 4  # each takes a trace
     plain = Way(plans, lambda batch: [None], above)
-    recomputed = Way(plans, lambda batch: [plans(batch)[0].least(), plans(batch)[0].front()[-1]], above)
+    recomputed = Way(plans, lambda batch: [plans(batch)[0].least(), None], above)
     return _found(_budget(model, job), fixed, optimizer, plain, recomputed)
 
 

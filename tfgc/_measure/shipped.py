@@ -14,10 +14,9 @@ from tfgc import zoo
 from tfgc._core.ignored_warnings import ignored_warnings
 from tfgc._error_texts import one_line
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import keras_models, keras_names, layer_settings
+from tfgc._framework import keras_models, layer_settings
 from tfgc._measure import case_choice
-from tfgc._planning import by_calls
-from tfgc._tracing import example_sizes, functional_graphs, keras_graph, synthetic
+from tfgc._planning import ahead
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Shipped:
             if not named_already and [kind for kind, _ in made] == [kind for kind, _ in self.names]:
                 for part, (_, name) in zip(parts, self.names):
                     part.name = name
-            if by_calls.applies_to(model):
+            if ahead.applies_to(model):
                 return model
             # The name of a loss is left to `compile`, which alone knows "crossentropy".
             loss = keras.losses.get(self.loss) if isinstance(self.loss, dict) else self.loss
@@ -82,7 +81,7 @@ def _config(model: keras.Model) -> dict[str, Any]:
     """A model as Keras serializes it, without settings that its class does not take."""
     made: Any = keras.saving.serialize_keras_object(model)
     taken = inspect.signature(type(model)).parameters
-    if by_calls.applies_to(model) and all(one.kind is not one.VAR_KEYWORD for one in taken.values()):
+    if ahead.applies_to(model) and all(one.kind is not one.VAR_KEYWORD for one in taken.values()):
         made["config"] = {name: value for name, value in made["config"].items() if name in taken}
     return made
 
@@ -132,43 +131,3 @@ def _objects(model: keras.Model, optimizer: Any, loss: Any) -> Iterator[tuple[st
                 continue
             if isinstance(value, types.FunctionType) or hasattr(value, "get_config"):
                 yield keras.saving.get_registered_name(named), named
-
-
-def batch(model: keras.Model, batch_size: int, input_shapes: Any, example: Any, loss: Any) -> Any:
-    """The batch `(x, y)` that the step runs on, the example or specs; arguments as for `tfgc.plan`."""
-    if by_calls.applies_to(model) or (example is not None and _has_targets(model, example)):
-        return example
-    if example is not None:
-        input_shapes = example_sizes.shapes(model, example)[1]
-    x, outputs = synthetic.specs(model, batch_size, input_shapes)
-    if any(spec.dtype == "string" for spec in tf.nest.flatten(x)):
-        x, _ = synthetic.batch(model, batch_size, input_shapes)
-    targets = [_target(one, spec) for one, spec in zip(_losses(model, loss, len(outputs)), outputs, strict=True)]
-    return x, keras_graph.Program(model, batch_size, input_shapes).function.structured_outputs(targets)
-
-
-def _has_targets(model: keras.Model, example: Any) -> bool:
-    if not isinstance(example, (tuple, list)) or len(example) < 2:
-        return False
-    return len(functional_graphs.functional_of(model).inputs) == 1 or isinstance(example[0], (tuple, list, dict))
-
-
-def _losses(model: keras.Model, loss: Any, outputs: int) -> list[Any]:
-    """The loss of each output; None for one without."""
-    if loss is None and model.compiled:
-        return [next(iter(of_one), None) for of_one in keras_models.compiled_losses(model)]
-    return ["mse" if loss is None else loss] * outputs
-
-
-def _target(loss: Any, output: tf.TensorSpec) -> tf.TensorSpec:
-    """A target that a loss takes: of the output's shape, or a class instead of its last dimension."""
-    if loss is None:
-        return output
-    function = tf.function(keras_names.loss(loss), autograph=False)
-    for target in (output, tf.TensorSpec(output.shape[:-1], "int32")):
-        try:
-            function.get_concrete_function(target, output)
-        except (ValueError, TypeError, tf.errors.InvalidArgumentError):
-            continue
-        return target
-    return output

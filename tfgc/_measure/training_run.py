@@ -101,7 +101,7 @@ def seeded(build: Callable[..., keras.Model] | str, image_size: int | None) -> k
 
 
 def _made(case: Case) -> tuple[keras.Model, tuple[Any, ...], Plan | None]:
-    """The model of a case, what its step takes, and its plan; one of layers is on in the model."""
+    """The model of a case, what its step takes, and its plan, which is on in the model but for whole steps."""
     model = seeded(*case.build)
     batch: tuple[Any, ...]
     if case.example is None:
@@ -110,7 +110,7 @@ def _made(case: Case) -> tuple[keras.Model, tuple[Any, ...], Plan | None]:
         example = any_model.completed(model, case.example, case.batch_size, case.optimizer)
         batch = (examples.batch(example, case.batch_size),)
     plan = None if case.plan is None else Plan.from_json(case.plan)
-    if plan is not None and not plan.operations:
+    if plan is not None and not (plan.operations and case.mode == "graph"):
         enable.enable(model, plan)
     return model, batch, plan
 

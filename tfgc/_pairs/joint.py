@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfgc._framework import added_losses, graph_building, operation_seeds, private_api, tensor_attributes
 from tfgc._pure.tensor_packing import Packing
-from tfgc._step import gradient_calls
+from tfgc._step import gradient_calls, layer_spans
 from tfgc._step.trace import Trace
 
 
@@ -68,10 +68,10 @@ class Joint:
         self.unmasked: tuple[int, ...] = ()
         self.specs = [*specs, *(tf.TensorSpec(t.shape, t.dtype) for t in outer)]
         self.count = len(self.specs)
-        with gradient_calls.noted() as noted:
+        with gradient_calls.noted() as gradients, layer_spans.noted() as layers:
             traced = tf.function(self._run, autograph=False, jit_compile=xla or None)
             self.function = traced.get_concrete_function(*self.specs)
-        self._noted, self._graph = noted, self.function.graph
+        self._noted, self._graph = (gradients, layers), self.function.graph
         self._places = {tuple(self.through): len(self.made)}
 
     def _run(self, *tensors: tf.Tensor) -> list[tf.Tensor]:

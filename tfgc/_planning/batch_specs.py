@@ -8,11 +8,10 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc._calls import tracing
-from tfgc._calls.tracing import Arguments
 from tfgc._core.modes import Mode
 
 Shapes: TypeAlias = Sequence[tuple[Any, ...]]
@@ -31,12 +30,29 @@ class Signature:
 
 
 def tensors(example: Any) -> list[tf.Tensor]:
-    """The tensors in a batch, or in the `Arguments` of a call."""
-    return [value for value in tf.nest.flatten(_structure(example)) if tf.is_tensor(value)]
+    """The tensors in a batch."""
+    return [value for value in tf.nest.flatten(example) if tf.is_tensor(value)]
 
 
-def _structure(example: Any) -> Any:
-    return (example.args, example.kwargs) if isinstance(example, Arguments) else example
+def batch_size(example: Any) -> int | None:
+    """The samples in an example batch."""
+    shapes = [spec(v if hasattr(v, "dtype") else np.asarray(v)).shape for v in tf.nest.flatten(example) if is_data(v)]
+    return next((shape[0] for shape in shapes if shape.rank), None)
+
+
+def is_data(value: Any) -> bool:
+    """Whether a value is a tensor, an array or a spec of one, and no option of a call."""
+    is_sized = hasattr(value, "shape") and not isinstance(value, type)  # NumPy's types have what its scalars have.
+    return is_sized and (hasattr(value, "dtype") or hasattr(value, "__array__"))
+
+
+def spec(value: Any, batch: int | None = None) -> tf.TensorSpec:
+    """The `tf.TensorSpec` of a tensor or an array, a batch that is open filled in where it is known."""
+    shape = tf.TensorShape(value.shape)
+    if shape.rank and shape[0] is None:
+        shape = tf.TensorShape([batch, *shape[1:]])
+    is_float_array = isinstance(value, np.ndarray) and tf.as_dtype(value.dtype).is_floating  # Keras converts those
+    return tf.TensorSpec(shape, keras.config.floatx() if is_float_array else value.dtype)
 
 
 def sizes_of(inputs: Sequence[Any]) -> Sizes:
@@ -46,7 +62,7 @@ def sizes_of(inputs: Sequence[Any]) -> Sizes:
 
 def shapes_in(example: Any, batch_size: Callable[[], int | None]) -> Shapes:
     """The shapes of the tensors and arrays that are no scalars; `batch_size` is asked for where the batch is open."""
-    values = [v for v in tf.nest.flatten(_structure(example)) if tf.is_tensor(v) or isinstance(v, np.ndarray)]
+    values = [v for v in tf.nest.flatten(example) if tf.is_tensor(v) or isinstance(v, np.ndarray)]
     shapes = [tuple(shape) for shape in (tf.TensorShape(value.shape) for value in values) if shape.rank]
     size = batch_size() if any(shape[0] is None for shape in shapes) else None
     return tuple((size if shape[0] is None else shape[0], *shape[1:]) for shape in shapes)
@@ -56,12 +72,10 @@ def specs(example: Any, batch_size: int | None) -> Any:
     """Tensors and arrays as `tf.TensorSpec`s, open batches filled in, and other values; None if a size stays open."""
 
     def filled(value: Any) -> Any:
-        return tracing.spec(value, batch_size) if tf.is_tensor(value) or isinstance(value, np.ndarray) else value
+        return spec(value, batch_size) if tf.is_tensor(value) or isinstance(value, np.ndarray) else value
 
-    made = tf.nest.map_structure(filled, _structure(example))
-    if not all(one.shape.is_fully_defined() for one in specs_in(made)):
-        return None
-    return Arguments(*made) if isinstance(example, Arguments) else made
+    made = tf.nest.map_structure(filled, example)
+    return made if all(one.shape.is_fully_defined() for one in specs_in(made)) else None
 
 
 def specs_in(batch: Any) -> list[tf.TensorSpec]:

@@ -53,19 +53,19 @@ class Candidates:
     """The candidates of a condensed step, simulated as they are asked for."""
 
     def __init__(self, step: Step) -> None:
-        self._step = step
+        self.step = step
         self._has_least = False
 
     @functools.cached_property
     def regions(self) -> list[Blocks]:
         """The blocks before each outermost gradient call that reads a planned buffer."""
-        outermost = [call for call, is_outermost in enumerate(self._step.calls, start=1) if is_outermost]
-        return [found for call in outermost if (found := blocks(self._step, call)) is not None]
+        outermost = [call for call, is_outermost in enumerate(self.step.calls, start=1) if is_outermost]
+        return [found for call in outermost if (found := blocks(self.step, call)) is not None]
 
     def judged(self, cuts: Iterable[Cut]) -> Candidate:
         """The step by some cuts."""
         cuts = tuple(cuts)
-        made = ordered(recomputed(self._step, cuts))
+        made = ordered(recomputed(self.step, cuts))
         return Candidate(made, cuts, peak(made), sum(op.work for op in made.ops.values() if op.segment))
 
     @functools.cached_property

@@ -145,11 +145,13 @@ def _outlook(made: Rewritten, held_bytes: int, budget_bytes: int | None) -> Outl
     alive = timeline(step)
     at = max(range(len(alive)), key=alive.__getitem__, default=0)
     op = step.ops[step.order[at]] if alive else None
-    phase: Phase = "forward" if op is None or not (op.segment or op.is_gradient) else "backward"
-    if op is not None and op.segment:
-        phase = "replay"
     name, peak = "" if op is None else op.name, made.peak_bytes
     return Outlook(
-        peak, name, phase, made.plain_bytes, peak, name, made.overhead, made.overhead, "flop", True,
-        peak + held_bytes, made.plain_bytes + held_bytes, budget_bytes,
+        peak, name, "forward" if op is None else phase(op), made.plain_bytes, peak, name, made.overhead, made.overhead,
+        "flop", True, peak + held_bytes, made.plain_bytes + held_bytes, budget_bytes,
     )  # fmt: skip
+
+
+def phase(op: Op) -> Phase:
+    """The phase of a step in which an operation runs."""
+    return "replay" if op.segment else "backward" if op.is_gradient else "forward"

@@ -7,9 +7,10 @@ import keras
 from tfgc import strategies
 from tfgc._core.modes import check_predictable
 from tfgc._core.plan import Plan
-from tfgc._errors import OptionError
 from tfgc._framework.model_checks import check_model
-from tfgc._planning import annotated, budgets, by_calls
+from tfgc._planning import ahead, annotated, budgets
+from tfgc._planning.request import Request
+from tfgc._planning.step_ahead import StepAhead
 from tfgc._simulate import simulator
 from tfgc._simulate.simulator import Prediction
 from tfgc._tracing.keras_graph import Shapes
@@ -31,8 +32,7 @@ def estimate(
 
     Args:
         model, batch_size, input_shapes, example, measure, optimizer, loss: As for `tfgc.plan`.
-        plan: A `Plan` for the model. Default: nothing is recomputed. One of the operations of a step says itself what
-            it needs, without a timeline.
+        plan: A `Plan` for the model. Default: nothing is recomputed.
         mode: `graph` for a step in `tf.function` (as in `fit`), `compiled` for a loop in Python that calls
             compiled segments, `xla` for a step that XLA compiles for a GPU, as `fit` does there: its buffers without
             inputs and targets. Op by op (`eager`) memory cannot be predicted.
@@ -56,14 +56,10 @@ def estimate(
     check_model(model)
     check_predictable(mode)
     strategies.check_plan(plan)
-    if plan is not None and plan.operations:
-        return _of_step(plan, batch_size, mode)
-    calls_alone = by_calls.applies_to(model, example)
-    if calls_alone:
-        by_calls.refuse(None, input_shapes, measure, loss, {})
-    if calls_alone or (plan is not None and plan.calls):
-        plans = by_calls.plans_for(model, batch_size, example, mode, input_shapes, optimizer)
-        return plans.estimate(plan, budgets.fixed_bytes(model, optimizer))
+    steps = of_step(model, batch_size, plan, mode=mode, input_shapes=input_shapes, example=example, measure=measure,
+                    optimizer=optimizer, loss=loss)  # fmt: skip
+    if steps is not None:
+        return steps.estimate(plan, budgets.fixed_bytes(model, optimizer))
     graph = annotated.graph_of(
         model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss, optimizer=optimizer,
         xla=mode == "xla",
@@ -71,37 +67,25 @@ def estimate(
     return simulator.estimate(graph, plan, budgets.fixed_bytes(model, optimizer), mode)
 
 
-def _of_step(plan: Plan, batch_size: int | None, mode: str) -> Prediction:
-    """What a plan of the operations of a step says of it."""
-    if mode != "graph" or batch_size not in (None, plan.batch_size):
-        raise OptionError(
-            f"this plan (strategy {plan.strategy!r}) is of the operations of a step in mode 'graph' on a batch of "
-            f"{plan.batch_size}: plan for mode={mode!r} and batch_size={batch_size} to estimate that"
-        )
-    outlook = plan.outlook
-    assert outlook is not None, "a step that was traced has sizes"
-    again = sum(segment.work or 0 for segment in plan.segments)
-    plain = again / outlook.overhead if outlook.overhead else 0.0
-    return Prediction(
-        peak_bytes=outlook.needed_bytes or 0,
-        activation_bytes=outlook.peak_bytes,
-        node=outlook.node,
-        phase=outlook.phase,
-        work=plain + again,
-        plain_work=plain,
-        unit=outlook.unit,
-        runs={name: 1 + (segment.mode == "recompute") for segment in plan.segments for name in segment.nodes},
-        timeline=(),
-        fixed_bytes=(outlook.needed_bytes or 0) - outlook.peak_bytes,
-    )
-
-
-def as_made(model: keras.Model, batch_size: int | None, plan: Plan, **common: Any) -> Prediction:
-    """What `estimate` says of a plan, read as it was made: by nodes, or by calls."""
-    example = common.get("example")
-    if not plan.calls or by_calls.applies_to(model, example):
-        return estimate(model, batch_size, plan, **common)
-    shapes, mode = common.get("input_shapes"), common["mode"]
-    optimizer = common.get("optimizer")
-    plans = by_calls.plans_of_functional(model, plan.batch_size or 1, shapes, mode, example, optimizer)
-    return plans.estimate(plan, budgets.fixed_bytes(model, optimizer))
+def of_step(
+    model: keras.Model,
+    batch_size: int | None,
+    plan: Plan | None,
+    *,
+    mode: str,
+    input_shapes: Shapes | None,
+    example: Any,
+    measure: bool,
+    optimizer: Any,
+    loss: Any,
+) -> StepAhead | None:
+    """The plans of the step that is estimated, where that is traced; None where the model's layers are planned."""
+    if ahead.applies_to(model, example):
+        ahead.refuse(input_shapes, measure, loss)
+    elif plan is None:
+        is_own = not measure and optimizer is None and loss is None
+        return ahead.of_fit(model, batch_size, example, input_shapes, mode, Request()) if is_own else None
+    elif not plan.operations:
+        return None
+    size = batch_size if example is not None or plan is None else batch_size or plan.batch_size
+    return ahead.plans_for(model, size, example, mode, input_shapes)

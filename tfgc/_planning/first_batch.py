@@ -7,22 +7,18 @@ from typing import Any, TypeVar
 
 import keras
 
-from tfgc._calls.call_plans import CallPlans
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
 from tfgc._errors import InfeasibleBudgetError, OptionError
-from tfgc._planning import annotated, batch_specs, budgets, by_calls, planner
+from tfgc._planning import annotated, batch_specs, budgets, planner
 from tfgc._planning.batch_specs import Shapes
 from tfgc._planning.budgets import Budget
 from tfgc._planning.node_plans import NodePlans
-from tfgc._planning.planner import Request
-from tfgc._simulate.simulator import Prediction
+from tfgc._planning.request import Request
 from tfgc._tracing import example_sizes
-from tfgc._units import check_budget, format_bytes
+from tfgc._units import check_budget
 
-# The least part of the plain step's peak for which a plan that nobody asked for by name is worth its replays.
-_LEAST_GAIN = 0.05
 Planned = TypeVar("Planned")
 
 
@@ -92,26 +88,6 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
     return PlannedStep(plan, mode, batch_size, step.needed_bytes, plain.needed_bytes, step.overhead, seconds)
 
 
-def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Request) -> PlannedStep:
-    """Plan the training step of any model by the calls of its layers; `OptionError` if the request names a strategy.
-
-    `example` has `tf.TensorSpec`s of fixed sizes: a batch, as `train_step` takes it, or the `Arguments` of a call.
-    """
-    by_calls.refuse(request.strategy, None, False, None, request.options)
-    start, budget = time.perf_counter(), request.budget
-    plans = CallPlans(model, example, request.layers, xla=mode == "xla")
-    fixed = budgets.fixed_bytes(model)
-    plain = plans.estimate(None, fixed)
-    with budgets.explained(budget):
-        plan = by_calls.chosen(plans, budget, fixed)
-    step = plans.estimate(plan, fixed)
-    unchanged = _little_saved(plan, step, plain) if budget is None else None
-    return PlannedStep(
-        plan, mode, plan.batch_size, step.needed_bytes, plain.needed_bytes, step.overhead, time.perf_counter() - start,
-        unchanged,
-    )  # fmt: skip
-
-
 def _refuse_open_sizes(graph: Graph, batch_size: int | None, budget: Budget) -> None:
     given, sizes = annotated.open_inputs(graph), f"batch_size={batch_size or 'n'}, budget={budget!r}"
     if given is not None:
@@ -125,30 +101,6 @@ def _refuse_open_sizes(graph: Graph, batch_size: int | None, budget: Budget) -> 
         f"budget={budget!r}: the step is traced without a batch size, so its bytes are not known. Fix it in the data, "
         f"with dataset.batch(n, drop_remainder=True), or plan ahead: tfgc.enable(model, tfgc.plan(model, {sizes}))"
     )
-
-
-def _little_saved(plan: Plan, step: Prediction, plain: Prediction) -> str | None:
-    """Why the best plan does not need much less than the plain step, and what would; None if it does."""
-    # What budgets keep in reserve for plans by calls is left out, where nothing has to fit.
-    needed = max(step.peak_bytes, step.allocated_bytes or 0)
-    if needed <= (1 - _LEAST_GAIN) * plain.needed_bytes:
-        return None
-    whole, constant = plain.needed_bytes, plain.peak_bytes - plain.activation_bytes
-    if constant > whole / 2:
-        return (
-            f"weights, their gradients and optimizer slots are {format_bytes(constant)} of {format_bytes(whole)}, "
-            "which no plan reduces. A larger batch, mixed precision or an optimizer with fewer slots shifts that"
-        )
-    kept = max((s for s in plan.segments if s.obstacle), key=lambda s: s.inside_bytes or 0, default=None)
-    if kept is not None and (kept.inside_bytes or 0) > plain.activation_bytes / 2:
-        return f"{kept} has to be kept: {kept.obstacle}"
-    outlook = plan.outlook
-    if outlook is not None and outlook.floor_bytes > 0.9 * outlook.plain_bytes:
-        what = "the outputs and their loss" if outlook.floor_node == plan.segments[-1].nodes[-1] else "one layer"
-        needs = f"needs {format_bytes(outlook.floor_bytes)} of {format_bytes(outlook.plain_bytes)} by itself"
-        text = f"{what} ({outlook.floor_node!r}) {needs}, activations and workspace"
-        return f"{text}. A smaller batch helps"
-    return "no known plan needs less. A smaller batch helps"
 
 
 def in_share(

@@ -1,4 +1,4 @@
-"""Plans by the nodes of a graph, asked for as those by the calls of layers are, and which of them a budget buys.
+"""Plans by the nodes of a graph, asked for as those of a step that is traced are, and which of them a budget buys.
 
 To every strategy a budget means the whole step, as TensorFlow's allocator serves it. That is
 `Prediction.needed_bytes`: weights, optimizer slots, gradients and activations, in the chunks that the allocator
@@ -11,10 +11,9 @@ larger budget never gives a slower plan, if that holds for the strategy.
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 from tfgc import strategies
-from tfgc._calls.call_plans import CallPlans
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError
@@ -29,7 +28,7 @@ _STEP = 2 ** (-1 / 16)
 
 
 class NodePlans:
-    """The plans of an annotated graph of a whole step that runs in a mode; methods are as those of `CallPlans`."""
+    """The plans of an annotated graph of a whole step that runs in a mode; methods are as those of `StepAhead`."""
 
     def __init__(self, graph: Graph, mode: str = "graph") -> None:
         if mode == "compiled":  # Whatever the optimizer, gradients are applied in turn when all are there.
@@ -117,6 +116,3 @@ class NodePlans:
 def noted(graph: Graph, plan: Plan) -> Plan:
     """The plan, which says among its options if it is one for XLA."""
     return dataclasses.replace(plan, options={**plan.options, "mode": "xla"}) if graph.xla else plan
-
-
-AnyPlans: TypeAlias = CallPlans | NodePlans

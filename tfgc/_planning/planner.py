@@ -1,6 +1,5 @@
 """From a model to plans for it."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,31 +14,12 @@ from tfgc._costs import node_costs
 from tfgc._errors import OptionError
 from tfgc._framework import host_memory, keras_names
 from tfgc._framework.model_checks import check_model
-from tfgc._planning import annotated, budgets, by_calls
+from tfgc._planning import ahead, annotated, budgets
 from tfgc._planning.budgets import Budget, StepBudget
 from tfgc._planning.node_plans import NodePlans, noted
+from tfgc._planning.request import Request
 from tfgc._tracing.keras_graph import Shapes
 from tfgc.strategies import Strategy, _host_memory
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """What a step is to be planned by; `layers` are those to choose among by calls, None: all."""
-
-    strategy: Strategy | None = None
-    budget: Budget | None = None
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    layers: tuple[keras.Layer, ...] | None = None
-    plan: Plan | None = None  # of the operations of a step
-    less: Plan | None = None  # the same, for steps like one that ran out of memory
-
-    @classmethod
-    def of(cls, plan: Plan) -> "Request":
-        """To run by a plan of the operations of a step, and what is not such a step by what chose it."""
-        budget = plan.outlook and plan.outlook.budget_bytes
-        if plan.strategy not in strategies.available() or (plan.strategy in ("budget", "optimal") and not plan.options):
-            return cls(None, budget, plan=plan)
-        return cls(plan.strategy, budget, dict(plan.options), plan=plan)
 
 
 @node_costs.remembered()
@@ -63,13 +43,17 @@ def plan(
         keras_names.optimizer(optimizer)
     if loss is not None:
         keras_names.loss(loss)
-    if by_calls.applies_to(model, example):
-        by_calls.refuse(strategy, input_shapes, measure, loss, options)
-        plans = by_calls.plans_for(model, batch_size, example, mode, optimizer=optimizer)
-        with budgets.explained(budget):
-            return by_calls.chosen(plans, budget, budgets.fixed_bytes(model, optimizer))
+    request = Request(strategy, budget, options)
+    if ahead.applies_to(model, example):
+        ahead.refuse(input_shapes, measure, loss)
+        plans = ahead.plans_for(model, batch_size, example, mode)
+        return ahead.chosen(plans, request, budgets.fixed_bytes(model, optimizer))
     batch_is_known = batch_size is not None or example is not None
-    may_use_calls = strategy is None and not options and batch_is_known and mode in by_calls.MODES
+    if not measure and optimizer is None and loss is None:
+        whole = ahead.of_fit(model, batch_size, example, input_shapes, mode, request)
+        if whole is not None:
+            return ahead.chosen(whole, request, budgets.fixed_bytes(model))
+    may_be_fat = strategy is None and not options and batch_is_known and mode in ahead.MODES
     if strategy is None and budget is not None:
         strategy = "budget"
     if strategy is not None:
@@ -83,14 +67,11 @@ def plan(
     nodes = NodePlans(graph, mode)
     limit = budgets.step_budget(model, nodes, budget, optimizer)
 
-    def by_nodes() -> Plan:
-        return choose(nodes, strategy, limit, options)
-
+    if may_be_fat and ahead.has_fat_layer(model, graph):
+        plans = ahead.plans_for(model, batch_size, example, mode, input_shapes)
+        return ahead.chosen(plans, request, budgets.fixed_bytes(model, optimizer))
     with budgets.explained(budget):
-        if may_use_calls and by_calls.has_fat_layer(model, graph):
-            made, plans = by_calls.better(model, graph, by_nodes, limit, optimizer)
-        else:
-            made, plans = by_nodes(), None
+        made = choose(nodes, strategy, limit, options)
     if budget is None and not batch_is_known:
         return annotated.per_sample(made, graph)
     if made.outlook is None:
@@ -98,9 +79,8 @@ def plan(
     if not graph.whole_step:
         nodes = NodePlans(annotated.with_step(graph, model, loss, optimizer), mode)
     fixed = budgets.fixed_bytes(model, optimizer) if limit is None else limit.fixed
-    needed = (plans or nodes).estimate(made, fixed).needed_bytes
-    plain = (nodes if plans is None or limit is not None else plans).plain_bytes(fixed)
-    return budgets.promised(made, needed, plain, limit and limit.total)
+    needed = nodes.estimate(made, fixed).needed_bytes
+    return budgets.promised(made, needed, nodes.plain_bytes(fixed), limit and limit.total)
 
 
 def of_least_peak(graph: Graph) -> str:
@@ -171,9 +151,13 @@ def pareto(
     """
     check_model(model)
     check_predictable(mode)
-    if by_calls.applies_to(model, example):
-        by_calls.refuse(None, input_shapes, measure, loss, options)
-        return by_calls.plans_for(model, batch_size, example, mode).front()
+    if ahead.applies_to(model, example):
+        ahead.refuse(input_shapes, measure, loss)
+        return ahead.plans_for(model, batch_size, example, mode).front()
+    if not measure and loss is None and not options:
+        whole = ahead.of_fit(model, batch_size, example, input_shapes, mode, Request())
+        if whole is not None:
+            return whole.front()
     strategies.check_names("budget", options)
     graph = annotated.graph_of(
         model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss, xla=mode == "xla",

@@ -10,6 +10,8 @@ from typing import Any
 
 from tfgc import strategies
 from tfgc._errors import InfeasibleBudgetError, OptionError
+from tfgc._planning import among_layers
+from tfgc._planning.among_layers import Spans
 from tfgc._planning.candidates import Candidate, Candidates
 from tfgc._rewrite.liveness import peak
 from tfgc._rewrite.order import ordered
@@ -125,6 +127,19 @@ class StepPlans:
                 return plan
             budget = int(_AIM * budget * room / plan.peak_bytes)  # strategies see less than what is simulated
         raise InfeasibleBudgetError(room or 0, plan.peak_bytes, "the step")
+
+    def among(self, spans: Sequence[Spans], room: int) -> Rewritten:
+        """The step with as few layers recomputed, of those with these spans, as fit in a room.
+
+        Raises:
+            InfeasibleBudgetError: If it needs more with all of them recomputed.
+        """
+        if self.plain_bytes <= room:
+            return self.plain("the plain step fits")
+        found = among_layers.fewest(self._candidates.step, spans, room, self._candidates.judged)
+        if found.peak_bytes > room:
+            raise InfeasibleBudgetError(room, min(found.peak_bytes, self.plain_bytes), "the step")
+        return self._whole(found)
 
     def by_cuts(self, cuts: Sequence[Cut], strategy: str) -> Rewritten:
         """The step cut where a plan says; the plain step where it saves nothing."""

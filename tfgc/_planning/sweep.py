@@ -1,6 +1,5 @@
 """The front of plans of one model, as records to render."""
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
@@ -8,9 +7,11 @@ import keras
 
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, PlanMismatchError, check_int
-from tfgc._planning import annotated, by_calls
+from tfgc._planning import ahead, annotated
 from tfgc._planning.budgets import budget_bytes, fixed_bytes, resident_bytes
-from tfgc._planning.node_plans import AnyPlans, NodePlans
+from tfgc._planning.node_plans import NodePlans
+from tfgc._planning.request import Request
+from tfgc._planning.step_ahead import StepAhead
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._simulate import simulator
 from tfgc._simulate.simulator import Prediction
@@ -40,29 +41,38 @@ def sweep(
     shown["resident"] = resident_bytes(model)
     for budget in budgets:  # a wrong one is refused before anything is planned, which may take minutes
         budget_bytes(budget, lambda: 0)
-    if by_calls.applies_to(model, example):
-        by_calls.refuse(None, input_shapes, measure, None, {})
-        call_plans = by_calls.plans_for(model, batch_size, example, mode, optimizer=optimizer)
-        check(plans, call_plans.check)
-        return front_of(call_plans, fixed_bytes(model, optimizer), network, others=plans, **shown)
-    declared, fixed = keras_graph.read(model), fixed_bytes(model, optimizer)
-    by_nodes = [(name, plan) for name, plan in plans if not plan.calls]
-    check(by_nodes, lambda plan: plan.check(declared))
+    fixed = fixed_bytes(model, optimizer)
+    step = _traced(model, batch_size, plans, input_shapes, example, measure, optimizer, mode)
+    if step is not None:
+        check(plans, step.check)
+        return front_of(step, fixed, network, others=plans, **shown)
+    declared = keras_graph.read(model)
+    check(plans, lambda plan: plan.check(declared))
     graph = annotated.graph_of(
         model, batch_size, input_shapes, example, measure=measure, whole_step=True, optimizer=optimizer,
         xla=mode == "xla",
     )  # fmt: skip
-    node_plans = NodePlans(graph)
-    front = front_of(node_plans, fixed, network, others=[("optimal", node_plans.least()), *by_nodes], **shown)
-    by_call = [(name, plan) for name, plan in plans if plan.calls]
-    if by_call:
-        size = front.batch_size
-        call_plans = by_calls.plans_of_functional(model, size, input_shapes, mode, example, optimizer)
-        check(by_call, call_plans.check)
-        plain = call_plans.estimate(None, fixed)
-        found = (_point(name, plan, call_plans, fixed, plain) for name, plan in by_call)
-        front = dataclasses.replace(front, others=(*front.others, *found))
-    return front
+    nodes = NodePlans(graph)
+    return front_of(nodes, fixed, network, others=[("optimal", nodes.least()), *plans], **shown)
+
+
+def _traced(
+    model: keras.Model,
+    batch_size: int | None,
+    plans: Sequence[tuple[str, Plan]],
+    input_shapes: Any,
+    example: Any,
+    measure: bool,
+    optimizer: Any,
+    mode: str,
+) -> StepAhead | None:
+    """The plans of a step that is traced; None where the model's layers are planned."""
+    if ahead.applies_to(model, example):
+        ahead.refuse(input_shapes, measure, None)
+    elif not any(plan.operations for _, plan in plans):
+        is_own = not measure and optimizer is None and not plans
+        return ahead.of_fit(model, batch_size, example, input_shapes, mode, Request()) if is_own else None
+    return ahead.plans_for(model, batch_size, example, mode, input_shapes)
 
 
 def check(plans: Iterable[tuple[str, Plan]], check: Callable[[Plan], object]) -> None:
@@ -75,7 +85,7 @@ def check(plans: Iterable[tuple[str, Plan]], check: Callable[[Plan], object]) ->
 
 
 def front_of(
-    plans: AnyPlans,
+    plans: NodePlans | StepAhead,
     fixed: int,
     network: str,
     *,
@@ -120,7 +130,7 @@ def front_of(
     )
 
 
-def _point(name: str, plan: Plan, plans: AnyPlans, fixed: int, baseline: Prediction) -> FrontPoint:
+def _point(name: str, plan: Plan, plans: NodePlans | StepAhead, fixed: int, baseline: Prediction) -> FrontPoint:
     """The `FrontPoint` of a plan among `plans`, from what is predicted of its whole step and of the plain one."""
     step = plans.estimate(plan, fixed)
     return FrontPoint(

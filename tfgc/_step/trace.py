@@ -6,13 +6,14 @@ that tf.function makes where variables are created, the final one counts.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfgc._framework import concrete_functions, isolated_traces, private_api
-from tfgc._step import gradient_calls
+from tfgc._step import gradient_calls, layer_spans
 from tfgc._step.inlined import Inlined
 from tfgc._step.loop_trips import LOOPS
 from tfgc._step.sizes import sized
@@ -43,7 +44,7 @@ class Trace:
     def __init__(
         self,
         function: Any,
-        noted: list[tuple[Any, int, int]],
+        noted: tuple[list[tuple[Any, int, int]], list[layer_spans.Call]],
         rows: int | None,
         shapes: Sequence[tf.TensorShape],
         small: int | None,
@@ -59,13 +60,18 @@ class Trace:
         self.ops, self.nodes = inlined.ops, inlined.nodes
         self.results, self.last = inlined.results, inlined.last
         self.begins = inlined.graphs[0][1]
-        self.calls = gradient_calls.spans(inlined.graphs, noted)
+        self._graphs = inlined.graphs
+        self.calls = gradient_calls.spans(inlined.graphs, noted[0])
         self._at = {node.name: i for i, node in enumerate(self.nodes)}
         self._rows, self._shapes, self._small = rows, shapes, small
 
     def counting(self, rows: int | None, shapes: Sequence[tf.TensorShape]) -> "Trace":
         """The same trace, where open sizes count as they do for arguments of other shapes."""
         return Trace(self.function, self._noted, rows, shapes, self._small)
+
+    def layer_spans(self, layers: Iterable[keras.Layer]) -> list[list[tuple[int, int]]]:
+        """For each layer where the operations of its calls begin and end, but of those in another one of them."""
+        return layer_spans.spans(self._graphs, self._noted[1], layers)
 
     @functools.cached_property
     def step(self) -> Step:
@@ -155,25 +161,22 @@ def trace(
     small: int | None = None,
     **kwargs: Any,
 ) -> Trace:
-    """Trace a `tf.function` for these arguments.
+    """Trace a `tf.function` for these arguments: tensors, `tf.TensorSpec`s, Python values, structures of them.
 
     Args:
         function: The `tf.function`.
-        *args: What it takes: tensors, `tf.TensorSpec`s, Python values, structures of them.
+        *args: What it takes.
         shapes: Of the tensors among the arguments of a call, in order: sizes that the trace leaves open count as they
             follow from these.
         rows: What a size counts as that is open still, such as the samples of a batch; one without it.
         small: Bytes below which buffers are not planned. Default: 32 KiB, fewer in a step that makes less than 64 MB.
         **kwargs: The same by name.
-
-    Returns:
-        A `Trace`.
     """
 
     def traced() -> Trace:
-        with gradient_calls.noted() as noted:
+        with gradient_calls.noted() as gradients, layer_spans.noted() as layers:
             made = function.get_concrete_function(*args, **kwargs)
-        return Trace(made, noted, rows, shapes, small)
+        return Trace(made, (gradients, layers), rows, shapes, small)
 
     return isolated_traces.in_own_thread(traced)
 

@@ -10,7 +10,8 @@ from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
 from tfgc._framework import keras_models, model_checks
 from tfgc._planning.budgets import Budget
-from tfgc._planning.planner import Request, Strategy
+from tfgc._planning.planner import Strategy
+from tfgc._planning.request import Request
 from tfgc._tracing import functional_graphs
 from tfgc._training import fit_guard, layer_calls, layer_selectors, out_of_memory, stale_traces
 from tfgc._training.layer_selectors import Selector
@@ -135,9 +136,6 @@ def switch(model: keras.Model, plan: Plan | None, layers: Selector | Iterable[Se
         chosen = layer_selectors.choose(model, layers)
         layer_calls.restore_calls(model)
         layer_calls.replace_calls(model, chosen)
-    elif plan is not None and plan.calls:
-        layer_calls.ByCalls(model, plan).run()
-        functional_graphs.restore_methods(model)
     else:
         assert plan is not None
         check_segments(model, plan)

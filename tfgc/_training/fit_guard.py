@@ -12,14 +12,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._calls.call_plans import CallPlans
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
 from tfgc._framework import fit_loop, keras_models
 from tfgc._framework.layer_values import leaves
 from tfgc._framework.replaced import replaced
-from tfgc._planning import by_calls
-from tfgc._training import declared_sizes, layer_calls, out_of_memory, peak_memory, stale_traces
+from tfgc._training import declared_sizes, out_of_memory, peak_memory, stale_traces
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.planned_calls import PlannedCalls
 from tfgc._training.stand_ins import mode_of_fit, runner_of, stand_in
@@ -151,18 +149,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
         if runner is not None:
             inputs = None if self.atomic is None else keras.utils.unpack_x_y_sample_weight(data)[0]
             return out_of_memory.step_by_nodes(model, runner.plan, inputs, model.optimizer, model.loss, self.mode)
-        plan, plans = layer_calls.plan_of(model), self._plans_by_calls(data)
-        if plan is None or plans is None:
-            return None  # Layers are recomputed one by one: there is no plan to explain.
-        return out_of_memory.StepByPlan(model, plan, model.optimizer, functools.cache(plans))
-
-    def _plans_by_calls(self, data: Any) -> Callable[[], CallPlans] | None:
-        """What makes plans by calls for the batch; None if its sizes are not known."""
-        model, plan = self._model, layer_calls.plan_of(self._model)
-        mode = "xla" if self.mode == "xla" else "graph"
-        if not by_calls.applies_to(model):
-            return None if plan is None else lambda: by_calls.plans_for(model, plan.batch_size, None, mode)
-        return None if self.atomic is None else lambda: by_calls.plans_for(model, None, data, mode)
+        return None  # Layers are recomputed one by one: there is no plan to explain.
 
     def can_be_taken_back(self) -> bool:
         return self._by_plan and self._obstacle() is None
@@ -187,8 +174,6 @@ class _GuardedFit(out_of_memory.GuardedStep):
             return self._build()
         if isinstance(own, PlannedCalls) and plan.operations:
             own.use(plan)
-        elif runner is None:
-            layer_calls.ByCalls(self._model, plan).run()
-        else:
+        elif runner is not None:
             runner.use(plan)
         stale_traces.renew(self._model, "on_oom='replan'", [self._model])

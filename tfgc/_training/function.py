@@ -9,7 +9,7 @@ from tfgc._errors import OptionError, check_bool, did_you_mean
 from tfgc._framework.model_checks import check_step
 from tfgc._planning import step_plans
 from tfgc._planning.budgets import Budget
-from tfgc._planning.planner import Request
+from tfgc._planning.request import Request
 from tfgc._progress import check_verbose
 from tfgc._training.rewritten_function import RewrittenFunction, Settings
 from tfgc._units import check_budget

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from tfgc._core.shown import Brief, Shown, limited
-from tfgc._training.function_plans import TracePlans
+from tfgc._planning.trace_plans import TracePlans
 from tfgc._units import format_bytes, format_measured, format_needs, format_percent
 
 

@@ -17,8 +17,8 @@ from tfgc._core.segments import Outlook
 from tfgc._errors import InfeasibleBudgetError, OptionError, OutOfMemoryWarning, TfgcError, did_you_mean, warn
 from tfgc._planning import annotated, budgets, free_memory
 from tfgc._planning.node_plans import NodePlans
+from tfgc._planning.trace_plans import TracePlans
 from tfgc._training.atomic_step import AtomicStep
-from tfgc._training.function_plans import TracePlans
 from tfgc._units import PERCENT, format_bytes
 
 # The most that the next budget is of what the plan that failed should have needed.

@@ -22,13 +22,13 @@ from tfgc._pairs.pair import Shapes
 from tfgc._pairs.pairs import Pairs
 from tfgc._pairs.reading import Reading
 from tfgc._pairs.segments import Planned
-from tfgc._planning import batch_specs, budgets, step_plans
+from tfgc._planning import batch_specs, budgets, function_trace, step_plans
 from tfgc._planning.batch_specs import Signature
 from tfgc._planning.first_batch import PlannedStep
-from tfgc._planning.planner import Request
+from tfgc._planning.request import Request
+from tfgc._planning.trace_plans import TracePlans
 from tfgc._tracing import functional_graphs
-from tfgc._training import function_trace, layer_calls, out_of_memory, plan_report, planned_layers
-from tfgc._training.function_plans import TracePlans
+from tfgc._training import layer_calls, out_of_memory, plan_report, planned_layers
 from tfgc._training.planned_layers import PlannedCall
 from tfgc._training.segment_runner import Runner
 from tfgc._training.training_state import TrainingState
@@ -67,7 +67,7 @@ class PlannedCalls:
             self._call, model.name, Code(model), self._plan, is_bounded=self.has_budget, otherwise=self._by_parts
         )
         self._is_in_parts = False
-        self._names_layers = request.layers is not None or not step_plans.can_follow(request.strategy, request.options)
+        self._names_layers = not step_plans.can_follow(request.strategy, request.options)
         self._rows: int | None = None
         self.note: str | None = None
 
@@ -194,7 +194,5 @@ class PlannedCalls:
             )
             planned.step = dataclasses.replace(planned.step, shapes=shapes)
         self._note(planned, signature)
-        if planned.runner is not None:
-            return planned.runner.call(*args, **kwargs)
-        layer_calls.run_by(self._model, planned.by_calls)
-        return self._call(*args, **kwargs)
+        run = self._call if planned.runner is None else planned.runner.call
+        return run(*args, **kwargs)

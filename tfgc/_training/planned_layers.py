@@ -6,16 +6,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._calls import tracing
-from tfgc._calls.tracing import Arguments
 from tfgc._core.modes import Mode
-from tfgc._framework import keras_models
-from tfgc._planning import first_batch
+from tfgc._planning import batch_specs, first_batch
 from tfgc._planning.first_batch import PlannedStep
-from tfgc._planning.planner import Request
+from tfgc._planning.request import Request
+from tfgc._planning.trace_plans import TracePlans
 from tfgc._tracing import example_sizes
-from tfgc._training import layer_calls
-from tfgc._training.function_plans import TracePlans
 from tfgc._training.segment_runner import Runner
 
 
@@ -26,7 +22,6 @@ class PlannedCall:
     step: PlannedStep
     plans: TracePlans | None = None
     runner: Runner | None = None
-    by_calls: layer_calls.ByCalls | None = None
     is_reported: bool = False
     weights: int = 0  # that the model had
     sizes: tuple = ()  # of what it was planned for
@@ -38,15 +33,10 @@ def planned(
     """Plan the layers of a model for a call; `rows` are the samples where the batch is open."""
 
     def specs(values: Any) -> Any:
-        return tf.nest.map_structure(lambda t: tracing.spec(t, rows) if tf.is_tensor(t) else t, values)
+        return tf.nest.map_structure(lambda t: batch_specs.spec(t, rows) if tf.is_tensor(t) else t, values)
 
-    if request.layers is not None or not keras_models.has_graph(model):
-        step = first_batch.plan_step_by_calls(model, Arguments(*specs((args, kwargs))), mode, request)
-    else:
-        inputs = specs(example_sizes.as_declared(model, args[0] if args else kwargs["inputs"]))
-        step = first_batch.plan_step(model, inputs, mode, request)
+    inputs = specs(example_sizes.as_declared(model, args[0] if args else kwargs["inputs"]))
+    step = first_batch.plan_step(model, inputs, mode, request)
     if step.unchanged is not None:
         return PlannedCall(step)
-    if step.plan.calls:
-        return PlannedCall(step, by_calls=layer_calls.ByCalls(model, step.plan))
     return PlannedCall(step, runner=Runner(model, step.plan))

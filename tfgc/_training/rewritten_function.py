@@ -18,12 +18,12 @@ import tensorflow as tf
 
 from tfgc._core.plan import Plan
 from tfgc._framework import concrete_functions, private_api, whole_steps
-from tfgc._planning.planner import Request
+from tfgc._planning.function_peaks import measured
+from tfgc._planning.function_trace import results, shapes_of, traced
+from tfgc._planning.request import Request
+from tfgc._planning.trace_plans import TracePlans
 from tfgc._step.trace import Trace
-from tfgc._training.function_peaks import measured
-from tfgc._training.function_plans import TracePlans
 from tfgc._training.function_status import FunctionStatus, line, trace_status
-from tfgc._training.function_trace import results, shapes_of, traced
 
 _UNDER_TAPE = "a tape around the call records it; put the tape into the function"
 _IN_STRATEGY = "in the scope of a tf.distribute.Strategy no step is rewritten"

@@ -9,8 +9,8 @@ from tfgc import strategies
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, PlanMismatchError, UnsupportedModelError
 from tfgc._framework import keras_models
-from tfgc._planning import annotated, budgets, by_calls, estimates, step_plans
-from tfgc._planning.planner import Request
+from tfgc._planning import ahead, annotated, budgets, estimates, step_plans
+from tfgc._planning.request import Request
 from tfgc._tracing import functional_graphs
 from tfgc._training import layer_calls
 from tfgc._training.planned_calls import PlannedCalls
@@ -22,10 +22,9 @@ def plan_later(model: keras.Model, request: Request, verbose: bool) -> None:
     if request.budget is not None:
         budgets.check_budget(request.budget)
     chosen = request.strategy or ("optimal" if request.budget is None else "budget")
-    if by_calls.applies_to(model) or request.layers is not None:
-        if request.layers is not None or not step_plans.can_follow(request.strategy, request.options):
-            by_calls.refuse(request.strategy, None, False, None, request.options)
-        strategies.check_options(chosen, request.options, request.budget)
+    if ahead.applies_to(model):
+        if not step_plans.can_follow(request.strategy, request.options):
+            raise ahead.names_layers(model, request)
     elif not keras_models.runs_graph(model) or model.built:
         check_trainable(model)
     strategies.check_options(chosen, request.options, request.budget)
@@ -47,7 +46,7 @@ def check_segments(model: keras.Model, plan: Plan) -> None:
     if not keras_models.has_graph(model):
         raise PlanMismatchError(
             f"this plan (strategy {plan.strategy!r}) cuts a functional model into segments, and {model.name!r} is a "
-            f"subclassed model ({type(model).__name__}), which is planned by the calls of its layers: "
+            f"subclassed model ({type(model).__name__}), whose step is planned by its operations: "
             "tfgc.enable(model), or tfgc.plan(model, example=(x, y)) ahead. A plan of a functional part that it holds "
             "is for that part: tfgc.enable(part, plan)"
         )
@@ -69,7 +68,7 @@ def promised_bytes(model: keras.Model) -> tuple[int | None, int | None]:
     if isinstance(own, PlannedCalls) and made is not None:  # Of inputs of several sizes, the largest.
         mode = made.mode
         made = max(own.plans.values(), key=lambda one: (one.mode == mode, one.predicted_bytes or 0))
-    plan = own.plan if isinstance(own, Runner) else layer_calls.plan_of(model) if made is None else made.plan
+    plan = own.plan if isinstance(own, Runner) else None if made is None else made.plan
     predicted = None if made is None else made.predicted_bytes
     if made is None and isinstance(own, PlannedCalls) and own.whole.given is not None:
         plan = own.whole.given

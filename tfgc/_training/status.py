@@ -10,7 +10,7 @@ from tfgc._core.shown import Brief, Shown, limited
 from tfgc._framework import keras_models, model_checks
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._tracing import functional_graphs
-from tfgc._training import layer_calls, peak_memory, plan_report, stale_traces
+from tfgc._training import peak_memory, plan_report, stale_traces
 from tfgc._training.layer_calls import LayerCall
 from tfgc._training.planned_calls import PlannedCalls
 from tfgc._training.segment_runner import Runner
@@ -120,14 +120,11 @@ def status(model: keras.Model) -> Status:
     """
     model_checks.check_model(model)
     inside = keras_models.layers_inside(model)
-    covered, plans, notes = layer_calls.planned_layers(inside), list[PlanStatus](), list[str]()
-    for part in inside:
-        call = (stand_in(part) or vars(part)["call"]) if functional_graphs.is_patched_call(part) else None
-        given = layer_calls.plan_of(part) if call is None else None
-        if id(part) in covered or (call is None and given is None):
-            continue
+    plans, notes = list[PlanStatus](), list[str]()
+    for part in filter(functional_graphs.is_patched_call, inside):
+        call = stand_in(part) or vars(part)["call"]
         path = "" if part is model else part.path or part.name
-        found = _of(call, path) if given is None else [_given(given, path)]
+        found = _of(call, path)
         plans += found
         if not found:
             notes.append(f"{path}: {_note(part, call)}" if path else _note(part, call))

@@ -11,15 +11,15 @@ from tfgc import strategies
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, UnsupportedModelError, check_bool
 from tfgc._framework import call_checks, keras_names, model_checks
-from tfgc._planning import by_calls, planner
-from tfgc._planning.planner import Request
+from tfgc._framework.trainer import Trainer
+from tfgc._planning import ahead, planner
+from tfgc._planning.request import Request
 from tfgc._tracing import functional_graphs
 from tfgc._training import out_of_memory
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.following_step import FollowingStep
 from tfgc._training.rewritten_function import RewrittenFunction, Settings
 from tfgc._training.segment_runner import Runner
-from tfgc._training.trainer import Trainer
 
 
 class TrainingStep(Protocol):
@@ -97,7 +97,7 @@ def train_step(
         ['loss', 'mae']
     """
     model_checks.check_model(model)
-    if by_calls.applies_to(model) and not functional_graphs.parts(model):
+    if ahead.applies_to(model) and not functional_graphs.parts(model):
         raise UnsupportedModelError(
             f"train_step runs Sequential and functional models, and {model.name!r} is a subclassed one "
             f"({type(model).__name__}). Train it in fit or in your own loop: tfgc.enable(model) plans its first step"

@@ -13,18 +13,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._calls import tracing
 from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import fit_loop, keras_models, private_api
-from tfgc._planning import batch_specs, first_batch, step_plans
+from tfgc._planning import batch_specs, first_batch, function_peaks, function_trace, step_plans, step_traces
 from tfgc._planning.batch_specs import Signature
 from tfgc._planning.first_batch import PlannedStep
-from tfgc._planning.planner import Request
+from tfgc._planning.request import Request
+from tfgc._planning.trace_plans import TracePlans
 from tfgc._tracing import example_sizes
-from tfgc._training import function_peaks, function_trace, out_of_memory, plan_report
-from tfgc._training.function_plans import TracePlans
+from tfgc._training import out_of_memory, plan_report
 from tfgc._training.training_state import TrainingState
 from tfgc._units import format_bytes
 
@@ -48,7 +47,7 @@ class WholeStep:
         if request.options and request.strategy is None:
             strategy = "optimal" if request.budget is None else "budget"
             self.request = dataclasses.replace(request, strategy=strategy)
-        self.is_off = request.layers is not None or not step_plans.can_follow(request.strategy, request.options)
+        self.is_off = not step_plans.can_follow(request.strategy, request.options)
 
     @property
     def given(self) -> Plan | None:
@@ -136,16 +135,16 @@ class WholeStep:
 
     def _check_inputs(self, batch: Any) -> None:
         """Raise `OptionError` where a functional model does not take the batch, and say what it takes."""
-        if keras_models.has_graph(self._model) and not tracing.has_own_step(self._model):
+        if keras_models.has_graph(self._model) and not keras_models.has_own_step(self._model):
             example_sizes.shapes(self._model, keras.utils.unpack_x_y_sample_weight(batch)[0])
 
     def _build(self, batch: Any, rows: int) -> None:
         """Build layers that Keras could not, such as those that make variables of tensors."""
         self._was_built = True
-        if not tracing.is_built(self._model):
+        if not keras_models.is_built(self._model):
             specs = batch_specs.specs(batch, rows)
             with contextlib.suppress(UnsupportedModelError):
-                plan_report.planned(self._model, lambda: tracing.trace(self._model, specs), verbose=self._verbose)
+                plan_report.planned(self._model, lambda: step_traces.built(self._model, specs), verbose=self._verbose)
 
     def _signature(self, batch: Any) -> Signature:
         self._training.look()

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from tfgc._errors import OptionError
 from tfgc._framework import keras_names, tensor_attributes
+from tfgc._framework.trainer import Trainer
 from tfgc._pure import side_effects, tensor_packing
-from tfgc._training.trainer import Trainer
 from tfgc._verify.steps import Data, Step, named, users_code
 
 _SQUARES = "the mean square of the outputs and of the logits behind them"

@@ -7,15 +7,14 @@ any other. In its place all weights of an optimizer move along their gradients, 
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfgc._calls import recording, tracing
-from tfgc._framework import isolated_traces, private_api
-from tfgc._framework.layer_values import plain_variables
+from tfgc._framework import isolated_traces, keras_models, private_api
+from tfgc._framework.layer_values import leaves, plain_variables
 from tfgc._pure import random_draws
 from tfgc._verify.steps import Data, Step, named, users_code
 
@@ -24,7 +23,7 @@ _SHARE = 0.01
 
 def has_own_step(model: keras.Model) -> bool:
     """Whether a model is compiled and trains by a `train_step` that is not Keras's."""
-    return tracing.has_own_step(model) and model.compiled
+    return keras_models.has_own_step(model) and model.compiled
 
 
 class OwnStep(Step):
@@ -45,7 +44,7 @@ class OwnStep(Step):
         definition = traced.graph.as_graph_def()
         nodes = [definition.node, *(function.node_def for function in definition.library.function)]
         self.draws = any(node.op in random_draws.TYPES for node in itertools.chain.from_iterable(nodes))
-        known = [*recording.variables(model)]
+        known = [*_variables(model)]
         stored = {id(v.value) for v in known}
         others = [v for v in traced.graph.variables if id(v) not in stored]
         self.states = named([*known, *plain_variables(model), *others])
@@ -93,3 +92,14 @@ def _move(pairs: list[tuple[Any, Any]]) -> None:
     for (_, variable), weight, gradient in zip(pairs, weights, gradients):
         moved = tf.where(tf.math.is_finite(length * gradient), weight - length * gradient, weight)
         variable.assign(tf.cast(moved, variable.dtype))
+
+
+def _variables(model: keras.Model) -> Iterator[keras.Variable]:
+    """Every Keras variable that the layers hold, in a list of Keras's or not, and the global seed."""
+    yield from model.variables
+    seed = private_api.global_seed()
+    if seed is not None:
+        yield seed.state
+    for layer in keras_models.layers_inside(model):
+        yield from (value for value in leaves(vars(layer)) if isinstance(value, keras.Variable))
+        yield from layer.metrics_variables

@@ -14,7 +14,7 @@ from tfgc._error_texts import one_line
 from tfgc._errors import TfgcError, UnsupportedModelError
 from tfgc._framework import graph_optimizer
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
-from tfgc._planning.planner import Request
+from tfgc._planning.request import Request
 from tfgc._training.rewritten_function import RewrittenFunction, Settings
 from tfgc._verify import copies
 from tfgc._verify.verdicts import EPSILON, Steps

@@ -16,12 +16,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfgc import strategies
-from tfgc._calls import names
 from tfgc._core.modes import MODES
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_int, did_you_mean
 from tfgc._framework import call_checks, keras_models, model_checks, private_api
-from tfgc._planning.planner import Request
+from tfgc._planning.request import Request
 from tfgc._tracing import example_sizes, keras_graph
 from tfgc._training import enable, layer_calls, layer_selectors, stand_ins
 from tfgc._training.layer_selectors import Selector
@@ -136,9 +135,6 @@ def verify(
         if of_step is not None:
             step.request = Request.of(of_step)
         changed = keras_models.held_layers(model) if by_default and not keras_models.runs_graph(model) else chosen
-        if plan is not None and plan.calls:
-            whole, parts = names.layers_of(model, plan)
-            changed = [*whole, *(part for part, _ in parts)]
         with determinism.check_determinism(_parts(model, changed)) as (unrepeatable, kept):
             step.once(*data)
         step.write(before)

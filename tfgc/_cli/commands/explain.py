@@ -30,9 +30,7 @@ def command(
     read = planning.read()
     with choices.warnings_in_a_line():
         model, given = network.open()
-        if read is not None and read.operations:
-            made = read  # its figures are of the batch that it was made for
-        elif read is None:
+        if read is None:
             made = planning.make(model, network.batch_size, **given, **costs)
         else:
             made = _with_figures(model, network.batch_size, read, costs, **given)
@@ -50,24 +48,20 @@ def _with_figures(
     example: Any = None,
 ) -> Plan:
     """A saved plan with its figures for this batch."""
-    from tfgc._planning import annotated, budgets, by_calls
+    from tfgc._planning import ahead, annotated, budgets
     from tfgc._planning.node_plans import NodePlans
     from tfgc._tracing import keras_graph
 
     measure, mode, optimizer = costs["measure"], costs["mode"], costs["optimizer"]
-    if not plan.calls:
+    if plan.operations or ahead.applies_to(model):
+        plans = ahead.plans_for(model, batch_size, example, mode, input_shapes)
+    else:
         plan.check(keras_graph.read(model))
         graph = annotated.graph_of(
             model, batch_size, input_shapes, None, measure=measure, whole_step=True, optimizer=optimizer,
             xla=mode == "xla",
         )  # fmt: skip
         plans = NodePlans(graph)
-    elif by_calls.applies_to(model):
-        by_calls.refuse(None, input_shapes, measure, None, {})
-        plans = by_calls.plans_for(model, batch_size, example, mode, optimizer=optimizer)
-    else:
-        by_calls.refuse(None, None, measure, None, {})
-        plans = by_calls.plans_of_functional(model, batch_size, input_shapes, mode, optimizer=optimizer)
     fixed, budget = budgets.fixed_bytes(model, optimizer), plan.outlook and plan.outlook.budget_bytes
     needed, plain = plans.estimate(plan, fixed).needed_bytes, plans.plain_bytes(fixed)
     return budgets.promised(plans.with_figures(plan), needed, plain, budget)

@@ -50,7 +50,7 @@ def command(
         common = {**given, **costs}
         build = functools.partial(zoo.build, network.name, network.image_size) if confirm else False
         made = planning.make(model, network.batch_size, confirm=target or build, **common)
-        step = estimates.as_made(model, network.batch_size, made, **common)
+        step = estimates.estimate(model, network.batch_size, made, **common)
     facts = fronts.facts(network.name, made, step)
     if output:
         made.save(output)

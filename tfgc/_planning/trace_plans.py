@@ -14,13 +14,13 @@ from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, PlanMismatchError
 from tfgc._framework import private_api
 from tfgc._planning import budgets, described
-from tfgc._planning.planner import Request
+from tfgc._planning.function_peaks import unseen
+from tfgc._planning.function_trace import rows_of
+from tfgc._planning.request import Request
 from tfgc._planning.step_plans import Rewritten, StepPlans
 from tfgc._rewrite import liveness
 from tfgc._step.trace import Trace
 from tfgc._step.work import tensor_bytes
-from tfgc._training.function_peaks import unseen
-from tfgc._training.function_trace import rows_of
 from tfgc._units import check_budget
 
 # What allocators add to a simulated peak, at most, before it was measured.
@@ -41,6 +41,7 @@ class TracePlans:
         shapes: Of the tensors that a call gives it.
         may_correct: Whether real steps will be measured.
         fixed_bytes: Of variables that a step holds. Default: of those that the trace reads or writes.
+        step_plans: Those of its step, if they are there.
 
     Raises:
         InfeasibleBudgetError: If the least plan does not fit in the budget by its simulated peak.
@@ -53,9 +54,10 @@ class TracePlans:
         shapes: Sequence[tf.TensorShape],
         may_correct: bool,
         fixed_bytes: int | None = None,
+        step_plans: StepPlans | None = None,
     ) -> None:
         self.trace, self._request, self.rows = trace, request, rows_of(shapes)
-        self.step_plans = StepPlans(trace.step)
+        self.step_plans = step_plans or StepPlans(trace.step)
         captured, taken = trace.function.captured_inputs, trace.function.graph.inputs
         given = taken[: len(taken) - len(captured)]
         tensors = [t for t in given if t.dtype != tf.resource]
@@ -150,16 +152,26 @@ class TracePlans:
             try:
                 return self._within(room if is_share else int(room / _ADDED))
             except InfeasibleBudgetError:
-                least = self.step_plans.least()
+                least = self._least(room)
                 if least.peak_bytes <= room:
                     return least
                 raise self._infeasible(least) from None
 
     def _within(self, room: int) -> Rewritten:
         strategy = self._request.strategy
+        if self._request.layers is not None:
+            return self.step_plans.among(self.trace.layer_spans(self._request.layers), room)
         if strategy is None or room <= 0 or self.step_plans.plain_bytes <= room:
             return self.step_plans.within(room)
         return self.step_plans.by(strategy, room, **self._request.options)
+
+    def _least(self, room: int) -> Rewritten:
+        """The plan of least peak that may be chosen; the plain step where layers to choose among do not fit."""
+        if self._request.layers is None:
+            return self.step_plans.least()
+        with contextlib.suppress(InfeasibleBudgetError):
+            return self._within(room)
+        return self.step_plans.plain("")
 
     def _infeasible(self, least: Rewritten) -> InfeasibleBudgetError:
         alive = liveness.timeline(least.step)
@@ -186,7 +198,7 @@ class TracePlans:
         try:
             found = self._within(int((budget - self.held_bytes) / ratio))
         except InfeasibleBudgetError:
-            found = self.step_plans.least()
+            found = self._least(budget - self.held_bytes)
         is_new = all(found.cuts != each.cuts or found.unchanged != each.unchanged for each, _ in self._tried)
         is_better = found.overhead < plan.overhead if is_held else found.peak_bytes < plan.peak_bytes
         return found if is_new and is_better else self._best()

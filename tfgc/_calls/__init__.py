@@ -1,1 +1,0 @@
-"""Plans for any Keras model, by the calls of its layers."""

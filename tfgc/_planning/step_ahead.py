@@ -1,0 +1,132 @@
+"""The plans of a training step that is traced ahead, asked for as those of a graph of layers are (`node_plans`).
+
+The step holds variables, which the caller counts, and its arguments all the time; what it makes is simulated.
+"""
+
+import functools
+import itertools
+from typing import Any
+
+from tfgc._core.plan import Plan
+from tfgc._errors import InfeasibleBudgetError, PlanMismatchError
+from tfgc._planning import described, function_trace
+from tfgc._planning.request import Request
+from tfgc._planning.step_plans import Rewritten, StepPlans
+from tfgc._planning.trace_plans import TracePlans
+from tfgc._rewrite.liveness import timeline
+from tfgc._simulate.simulator import Prediction
+from tfgc._step.trace import Trace
+from tfgc._step.work import tensor_bytes
+
+# Rooms between the least peak and the plain step's for which the front has plans.
+_ROOMS = 6
+
+
+class StepAhead:
+    """The plans of one trace; methods are as those of `NodePlans`.
+
+    Args:
+        model: The model that it trains.
+        trace: Of its training step.
+    """
+
+    def __init__(self, model: Any, trace: Trace) -> None:
+        self.model, self._trace, self._step, self._plans = model, trace, trace.step, StepPlans(trace.step)
+        taken = trace.function.graph.inputs
+        given = taken[: len(taken) - len(trace.function.captured_inputs)]
+        self._shapes = [tensor.shape for tensor in given]
+        self.batch_size = function_trace.rows_of(self._shapes)
+        self.input_bytes = sum(tensor_bytes(tensor, self.batch_size) for tensor in given)
+
+    def plain_bytes(self, fixed: int) -> int:
+        """What the plain step needs, with `fixed` bytes of variables."""
+        return fixed + self.input_bytes + self._plans.plain_bytes
+
+    def asked(self, request: Request, fixed: int) -> Plan:
+        """The plan that a step is trained by which a request asks for, with `fixed` bytes of variables."""
+        return TracePlans(self._trace, request, self._shapes, False, fixed, self._plans).described()
+
+    def least(self) -> Plan:
+        """The plan of least peak."""
+        return self._described(self._plans.least(), "optimal")
+
+    def fitting(self, total: int, fixed: int) -> Plan:
+        """The plan of least work that is simulated to need at most so many bytes.
+
+        Raises:
+            InfeasibleBudgetError: If there is none.
+        """
+        held = fixed + self.input_bytes
+        try:
+            return self._described(self._plans.within(total - held), "budget")
+        except InfeasibleBudgetError as error:
+            raise InfeasibleBudgetError(total, held + error.least, error.node) from None
+
+    def front(self) -> list[Plan]:
+        """Plans from the least peak to the plain step, each with less work than the one before."""
+        least, plain = self._plans.least(), self._plans.plain("nothing is recomputed")
+        gap = (plain.peak_bytes - least.peak_bytes) // (_ROOMS + 1)
+        rooms = [least.peak_bytes + gap * i for i in range(1, _ROOMS + 1)] if gap else []
+        found = [least, *map(self._plans.within, rooms), plain]
+        found.sort(key=lambda made: (made.overhead, made.peak_bytes))
+        lowest = itertools.accumulate((made.peak_bytes for made in found), min, initial=plain.peak_bytes + 1)
+        front = [made for made, before in zip(found, lowest) if made.peak_bytes < before]
+        return [self._described(made, "optimal" if made is front[-1] else "budget") for made in reversed(front)]
+
+    def with_figures(self, plan: Plan) -> Plan:
+        """A plan of this step with its figures for this batch; `PlanMismatchError` if it is of another one."""
+        return self._described(self._by(plan), plan.strategy, plan.options)
+
+    def check(self, plan: Plan) -> None:
+        """Raise `PlanMismatchError` unless this is a plan of the step."""
+        self._cuts(plan)
+
+    @functools.cached_property
+    def floor(self) -> tuple[int, str]:
+        """The bytes that one operation reads and makes, which no plan gets below, and that operation."""
+        step = self._step
+
+        def bytes_of(number: int) -> int:
+            return sum(map(step.size, {*step.makes[number], *step.reads[number]}))
+
+        largest = max(step.order, key=bytes_of)
+        return self.input_bytes + bytes_of(largest), step.ops[largest].name
+
+    def estimate(self, plan: Plan | None, fixed: int) -> Prediction:
+        """What the step needs by a plan, or if nothing is recomputed."""
+        made = self._plans.plain("") if plan is None else self._by(plan)
+        step, held = made.step, fixed + self.input_bytes
+        alive = timeline(step)
+        ops = [step.ops[number] for number in step.order]
+        done = itertools.accumulate(op.work for op in ops)
+        names = [step.ops[op.traced].name if op.segment else op.name for op in ops]
+        at = max(range(len(alive)), key=alive.__getitem__, default=0)
+        plain = sum(op.work for op in self._step.ops.values())
+        again = {step.ops[op.traced].name for op in ops if op.segment}
+        return Prediction(
+            peak_bytes=held + alive[at],
+            activation_bytes=self.input_bytes + alive[at],
+            node=names[at],
+            phase=described.phase(ops[at]),
+            work=float(plain + sum(op.work for op in ops if op.segment)),
+            plain_work=float(plain),
+            unit="flop",
+            runs={op.name: 1 + (op.name in again) for op in ops if not (op.segment or op.is_gradient)},
+            timeline=tuple((float(w), self.input_bytes + n, name) for w, n, name in zip(done, alive, names)),
+            fixed_bytes=fixed,
+        )
+
+    def _by(self, plan: Plan) -> Rewritten:
+        return self._plans.by_cuts(self._cuts(plan), plan.strategy)
+
+    def _cuts(self, plan: Plan) -> list:
+        cuts = described.cuts_of(plan, self._step)
+        if cuts is None:
+            raise PlanMismatchError(
+                f"this plan (strategy {plan.strategy!r}) is of another step of {self.model.name!r}: make one for this "
+                "batch, loss and optimizer with tfgc.plan"
+            )
+        return cuts
+
+    def _described(self, made: Rewritten, name: str, options: dict[str, Any] | None = None) -> Plan:
+        return described.plan_of(made, made.strategy or name, options or {}, self.input_bytes, None, self.batch_size)

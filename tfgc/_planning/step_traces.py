@@ -1,0 +1,182 @@
+"""The training step of any Keras model, traced once on a batch that need not be there; nothing of it runs.
+
+The step is the model's own `train_step`, or Keras's where the model is compiled and the batch has targets, else one
+call of the model and the gradients of the mean of its outputs. Layers that are not built yet are built by this, as by
+their first call. Losses, Keras's state and Python's random streams are afterwards as they were.
+"""
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfgc._error_texts import one_line
+from tfgc._errors import OptionError, UnsupportedModelError, warn
+from tfgc._framework import graph_building, initial_values, isolated_traces, keras_models, whole_steps
+from tfgc._framework.memory_errors import OUT_OF_MEMORY
+from tfgc._framework.replaced import replaced
+from tfgc._framework.trainer import Trainer
+from tfgc._planning import batch_specs, function_trace
+from tfgc._pure import python_random
+from tfgc._step.trace import Trace
+
+Result = TypeVar("Result")
+# In errors of Keras and TensorFlow about sizes.
+_SIZES = re.compile(r"incompatible with the layer|must be equal|[Ii]ncompatible shapes|[Ss]hapes? |same (shape|rank)")
+
+
+def traced(model: Any, batch: Any, *, has_targets: bool = True) -> Trace:
+    """The trace of a training step on a batch of these shapes; of one call, with a warning, if the step has none.
+
+    Args:
+        model: The model.
+        batch: `x`, `(x, y)` or `(x, y, sample_weight)` of arrays, tensors or specs.
+        has_targets: Whether the targets are for the model's compiled loss; else they stand in for such.
+
+    Raises:
+        UnsupportedModelError: If the model cannot be traced.
+    """
+
+    def found(step: Callable, given: Any) -> Trace:
+        _build(model, step, given)
+        return _traced(model, step, given)
+
+    specs = tf.nest.map_structure(_spec, batch)
+    return _first_way(model, specs, found, [(_compiled_step(model), specs)] if not has_targets else [])
+
+
+def built(model: Any, batch: Any) -> None:
+    """Build the layers of a model that are not, as `traced` does, by a step that is traced and never run."""
+    _first_way(model, tf.nest.map_structure(_spec, batch), lambda step, given: _build(model, step, given))
+
+
+def _first_way(
+    model: Any, specs: Any, run: Callable[[Callable, Any], Result], ways: Iterable[tuple[Callable, Any]] = ()
+) -> Result:
+    """What comes of the first way of training that can be traced: the step, or one call, with a warning."""
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(specs)
+    ways = [*ways]
+    if not ways and (keras_models.has_own_step(model) or (model.compiled and y is not None)):
+        ways.append((model.train_step, specs))
+    ways.append((functools.partial(_call, model), x))
+    errors: list[Exception] = []
+    for step, given in ways:
+        try:
+            found = run(step, given)
+        except OUT_OF_MEMORY:
+            raise
+        except Exception as error:  # the model is the user's code
+            errors.append(error)
+            continue
+        if errors:
+            _warn_of_one_call(model, errors[0])
+        return found
+    raise _untraceable(model, specs, errors[0]) from errors[0]
+
+
+def _build(model: Any, step: Callable, batch: Any) -> None:
+    if keras_models.is_built(model):
+        return
+
+    def building() -> None:
+        with graph_building.scratch_graph("build").as_default(), whole_steps.traced_here():
+            given = tf.nest.map_structure(_placed, batch)
+            with initial_values.known_at_once(), isolated_traces.updates_by(lambda *args, **kwargs: None):
+                step(given)
+
+    with isolated_traces.losses_put_back(model):
+        isolated_traces.in_own_thread(building)
+
+
+def _traced(model: Any, step: Callable, batch: Any) -> Trace:
+    shapes = [spec.shape for spec in batch_specs.specs_in(batch)]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(python_random.streams_put_back())
+        stack.enter_context(isolated_traces.losses_put_back(model))
+        for name, value in [*vars(model).items()]:
+            if isinstance(value, keras.Optimizer) and not value.built:  # which the first step does
+                stack.enter_context(replaced(model, name, type(value).from_config(value.get_config())))
+        return function_trace.traced(tf.function(step, autograph=False), (batch,), {}, shapes)
+
+
+def _call(model: Any, x: Any) -> Any:
+    """One call of the model and its gradients, for loops of the user's own."""
+    with tf.GradientTape() as tape:
+        made = model(x, training=True)
+        targets = [*tf.nest.flatten(made, expand_composites=True), *model.losses]
+        targets = [t for t in targets if isinstance(t, tf.Tensor) and t.dtype.is_floating]
+        means = [tf.cast(tf.reduce_mean(t), "float32") for t in targets]
+        loss = tf.add_n(means) if means else tf.zeros(())
+    return loss, tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+
+def _compiled_step(model: Any) -> Callable:
+    """One with the compiled loss, metrics and optimizer, whose losses and metrics are no part of the model."""
+    metrics, weighted = keras_models.compiled_metrics(model) or (None, None)
+    trainer = Trainer(model, model)
+    trainer.compile(loss=model.loss, metrics=metrics, weighted_metrics=weighted)
+
+    def step(data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            outputs = model(x, training=True)
+            loss: Any = trainer.compute_loss(x, y, outputs)
+            scaled = model.optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, [v.value for v in model.trainable_variables])
+        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return {**trainer.compute_metrics(x, y, outputs), "loss": loss}
+
+    return step
+
+
+def _spec(value: Any) -> Any:
+    if not batch_specs.is_data(value):
+        return value
+    found = batch_specs.spec(value if hasattr(value, "dtype") else np.asarray(value))
+    if not found.shape.is_fully_defined():
+        raise OptionError(
+            f"example: a size of {found.shape} is open; bytes are known only where all sizes are: give each a number"
+        )
+    return found
+
+
+def _placed(spec: Any) -> Any:
+    return tf.compat.v1.placeholder(spec.dtype, spec.shape) if isinstance(spec, tf.TensorSpec) else spec
+
+
+def _is_misfit(error: Exception) -> bool:
+    """Whether an error of the user's code says that the sizes of a batch do not fit, and not that it has no values."""
+    return isinstance(error, ValueError | tf.errors.InvalidArgumentError) and bool(_SIZES.search(one_line(error)))
+
+
+def _untraceable(model: Any, batch: Any, error: Exception) -> UnsupportedModelError:
+    if _is_misfit(error):
+        shapes = ", ".join(str(batch_specs.spec(v).shape) for v in tf.nest.flatten(batch) if batch_specs.is_data(v))
+        return UnsupportedModelError(
+            f"{model.name!r} cannot be called on a batch of shapes {shapes}: {one_line(error)}. Give a batch as fit "
+            "takes it, x or (x, y)"
+        )
+    first = (
+        "" if keras_models.is_built(model) else "call the model once on a batch first, so that its layers are built, "
+    )
+    return UnsupportedModelError(
+        f"{model.name!r} cannot be traced symbolically, so it cannot be planned ahead: {one_line(error)}. Use "
+        f"TensorFlow operations for what depends on the values of tensors, {first}or name the layers to recompute: "
+        "tfgc.enable(model, layers=[...])"
+    )
+
+
+def _warn_of_one_call(model: Any, error: Exception) -> None:
+    """Say that one call of a model is planned in place of its step."""
+    how = "on a batch of these shapes" if _is_misfit(error) else "symbolically"
+    warn(
+        f"the train_step of {model.name!r} cannot be traced {how}, so one call of the model is planned in its "
+        f"place: {one_line(error)}. What else the step does is no part of the prediction: use TensorFlow operations "
+        "in it, or leave room for it in a budget.",
+        UserWarning,
+    )
