@@ -124,7 +124,8 @@ class _Reading:
         known, options = self._known, dict(case.options)
         asked = options.pop("budget", None)
         if isinstance(known, StepAhead):
-            return ahead.chosen(known, Request(case.strategy, asked, options), self._fixed)
+            searched = case.strategy in ("optimal", "budget") and not options
+            return ahead.chosen(known, Request(None if searched else case.strategy, asked, options), self._fixed)
         assert case.strategy is not None
         budget = None
         if asked is not None:

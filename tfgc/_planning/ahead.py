@@ -45,9 +45,10 @@ def chosen(plans: StepAhead, request: Request, fixed: int) -> Plan:
     """The plan of a step that a request asks for; `fixed` bytes of the step are variables."""
     if not step_plans.can_follow(request.strategy, request.options):
         raise names_layers(plans.model, request)
-    if request.options and request.strategy is None:
-        request = dataclasses.replace(request, strategy="optimal" if request.budget is None else "budget")
-    strategies.check_options(request.strategy or "optimal", request.options, request.budget)
+    strategy = request.strategy or ("optimal" if request.budget is None else "budget")
+    strategies.check_options(strategy, request.options, request.budget)
+    if request.options:
+        request = dataclasses.replace(request, strategy=strategy)
     return plans.asked(request, fixed)
 
 
@@ -118,6 +119,8 @@ def plans_for(
     if not given:
         if example is None:
             raise OptionError("give a batch_size: the bytes of a step are those of its batch")
+        if any(map(batch_specs.is_data, tf.nest.flatten(example))):
+            raise OptionError("example: its batch is open: give specs with a batch, or a batch_size")
         raise OptionError(f"example={reprlib.repr(example)} holds no batch: give x or (x, y) of arrays or tensors")
     if batch_size not in (None, given):
         raise OptionError(f"batch_size={batch_size}, but the example is a batch of {given}: give either one")

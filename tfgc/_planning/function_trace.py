@@ -30,7 +30,8 @@ def results(trace: Trace, plan: Rewritten, given: Sequence[tf.Tensor], *, xla: b
     """What a traced function returns, built by a plan in the graph at hand; as it is where the plan changes nothing."""
     if plan.unchanged:
         return concrete_functions.call_flat(trace.function, [*given])
-    return trace.function.function_type.pack_output(Built(trace, plan.step, xla)(given))
+    here = [t if tf.is_symbolic_tensor(t) else tf.identity(t) for t in given]  # what the function closes over
+    return trace.function.function_type.pack_output(Built(trace, plan.step, xla)(here))
 
 
 def filled(given: Any, rows: int | None) -> tf.TensorShape:

@@ -90,7 +90,7 @@ class StepAhead:
             return sum(map(step.size, {*step.makes[number], *step.reads[number]}))
 
         largest = max(step.order, key=bytes_of)
-        return self.input_bytes + bytes_of(largest), step.ops[largest].name
+        return bytes_of(largest), step.ops[largest].name
 
     def estimate(self, plan: Plan | None, fixed: int) -> Prediction:
         """What the step needs by a plan, or if nothing is recomputed."""
@@ -105,15 +105,15 @@ class StepAhead:
         again = {step.ops[op.traced].name for op in ops if op.segment}
         return Prediction(
             peak_bytes=held + alive[at],
-            activation_bytes=self.input_bytes + alive[at],
+            activation_bytes=alive[at],
             node=names[at],
             phase=described.phase(ops[at]),
             work=float(plain + sum(op.work for op in ops if op.segment)),
             plain_work=float(plain),
             unit="flop",
             runs={op.name: 1 + (op.name in again) for op in ops if not (op.segment or op.is_gradient)},
-            timeline=tuple((float(w), self.input_bytes + n, name) for w, n, name in zip(done, alive, names)),
-            fixed_bytes=fixed,
+            timeline=tuple((float(w), n, name) for w, n, name in zip(done, alive, names)),
+            fixed_bytes=held,
         )
 
     def _by(self, plan: Plan) -> Rewritten:

@@ -84,18 +84,18 @@ def _build(model: Any, step: Callable, batch: Any) -> None:
         return
 
     def building() -> None:
-        with graph_building.scratch_graph("build").as_default(), whole_steps.traced_here():
-            given = tf.nest.map_structure(_placed, batch)
-            with initial_values.known_at_once(), isolated_traces.updates_by(lambda *args, **kwargs: None):
-                step(given)
+        graph = graph_building.scratch_graph("build")
+        with isolated_traces.updates_by(lambda *args, **kwargs: None), isolated_traces.losses_put_back(model):
+            with graph.as_default(), whole_steps.traced_here(), initial_values.known_at_once():
+                step(tf.nest.map_structure(_placed, batch))
 
-    with isolated_traces.losses_put_back(model):
-        isolated_traces.in_own_thread(building)
+    isolated_traces.in_own_thread(building)
 
 
 def _traced(model: Any, step: Callable, batch: Any) -> Trace:
     shapes = [spec.shape for spec in batch_specs.specs_in(batch)]
     with contextlib.ExitStack() as stack:
+        stack.enter_context(isolated_traces.one_at_a_time)  # others would see the losses that layers hold meanwhile
         stack.enter_context(python_random.streams_put_back())
         stack.enter_context(isolated_traces.losses_put_back(model))
         for name, value in [*vars(model).items()]:
