@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 # From the ground up. A file imports from its own folder, from folders below, and from the files beside them.
 FLOORS = (
     "_core", "_records", "_framework", "zoo", "_step", "_rewrite", "_run", "_simulate", "strategies", "_report",
-    "_pure", "_tracing", "_costs", "_pairs", "_calls", "_planning", "_training", "_verify", "_compiled",
+    "_pure", "_tracing", "_costs", "_pairs", "_planning", "_training", "_verify", "_compiled",
     "_measure", "_cli",
 )  # fmt: skip
 MODULES = sorted((ROOT / "tfgc").rglob("*.py"))

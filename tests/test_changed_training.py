@@ -10,7 +10,7 @@ from equality import in_turn, mostly, noise
 
 import tfgc
 from tfgc._framework import fit_loop
-from tfgc._training import function_plans
+from tfgc._planning import trace_plans
 from tfgc._training.training_state import TrainingState
 
 L = keras.layers
@@ -67,8 +67,8 @@ def latest(model):
 def planned(monkeypatch):
     """One entry for each time that a step is planned."""
     times = []
-    original = function_plans.TracePlans.__init__
-    monkeypatch.setattr(function_plans.TracePlans, "__init__", lambda *a, **k: times.append(1) or original(*a, **k))
+    original = trace_plans.TracePlans.__init__
+    monkeypatch.setattr(trace_plans.TracePlans, "__init__", lambda *a, **k: times.append(1) or original(*a, **k))
     return times
 
 

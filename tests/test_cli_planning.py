@@ -15,11 +15,11 @@ from click.testing import CliRunner
 from equality import fresh, mostly, noise
 from models import Subclassed, built
 from PIL import Image
+from tfgc._calls.call_plans import CallPlans
 
 import tfgc
 from tfgc import InfeasibleBudgetError, Plan, PlanMismatchError, TfgcError
 from tfgc.__main__ import main
-from tfgc._calls.call_plans import CallPlans
 from tfgc._cli.group import cli
 from tfgc._core import explanation
 from tfgc._core import plan as plans

@@ -15,7 +15,7 @@ import tfgc
 from tfgc import CompiledMemory, InfeasibleBudgetError, Measurement, OptionError, Plan, TfgcError
 from tfgc._cli.group import cli
 from tfgc._measure import compare, confirmed, measured_budget, measured_step, shipped
-from tfgc._planning import planner
+from tfgc._planning import ahead, planner
 from tfgc._simulate.simulator import Prediction
 from tfgc._units import format_bytes
 
@@ -199,7 +199,7 @@ def test_a_plan_for_xla_is_compiled_for_a_gpu_that_is_not_there(compiled):
 
 
 def test_the_command_compiles_for_a_gpu_that_is_not_there(compiled, monkeypatch, tmp_path):
-    monkeypatch.setattr(measured_step.shipped, "batch", lambda *args: (tf.zeros((64, 16, 16, 3)), tf.zeros((64, 5))))
+    monkeypatch.setattr(measured_step.ahead, "batch", lambda *args: (tf.zeros((64, 16, 16, 3)), tf.zeros((64, 5))))
     path = tmp_path / "plan.json"
     command = "plan sample_cnn --image-size 16 --batch-size 64 --mode xla --target t4 --optimizer sgd"
     shown = CliRunner().invoke(cli, [*command.split(), "-o", str(path)])
@@ -374,11 +374,11 @@ def test_a_model_that_keras_cannot_serialize_is_refused_with_the_reason():
 def test_targets_are_those_that_the_loss_takes(loss, shape, dtype):
     model = net()
     model.compile("sgd", loss)
-    x, y = shipped.batch(model, 8, None, None, None)
+    x, y = ahead.batch(model, 8, None, None, None)
     assert (x.shape, y.shape, y.dtype) == ((8, 16, 16, 3), shape, dtype)
     given = (np.zeros((8, 16, 16, 3)), np.arange(8))
-    assert shipped.batch(model, 8, None, given, None)[1] is given[1]
-    assert shipped.batch(model, 8, None, given[0], None)[1].shape == shape
+    assert ahead.batch(model, 8, None, given, None)[1] is given[1]
+    assert ahead.batch(model, 8, None, given[0], None)[1].shape == shape
 
 
 def test_targets_have_the_structure_of_the_outputs():
@@ -386,7 +386,7 @@ def test_targets_have_the_structure_of_the_outputs():
     outputs = {"a": keras.layers.Dense(2, name="a")(x), "b": keras.layers.Dense(3, name="b")(x)}
     model = keras.Model({"x": inputs}, outputs)
     model.compile("sgd", {"a": "mse", "b": "sparse_categorical_crossentropy"})
-    _, y = shipped.batch(model, 8, None, None, None)
+    _, y = ahead.batch(model, 8, None, None, None)
     assert {name: target.shape for name, target in y.items()} == {"a": (8, 2), "b": (8,)}
 
 
@@ -412,18 +412,18 @@ CLASSES = "sparse_categorical_crossentropy"
     ids=["by key", "by name", "of one output", "crossentropy"],
 )
 def test_targets_are_those_of_losses_by_key_or_by_name(loss, shapes):
-    _, y = shipped.batch(two_heads(loss), 8, None, None, None)
+    _, y = ahead.batch(two_heads(loss), 8, None, None, None)
     assert {key: target.shape for key, target in y.items()} == shapes
 
 
 def test_targets_are_those_of_nested_losses():
     model = two_heads(["mse", [CLASSES]], outputs=lambda first, second: [second, [first]])
-    _, (second, (first,)) = shipped.batch(model, 8, None, None, None)
+    _, (second, (first,)) = ahead.batch(model, 8, None, None, None)
     assert (second.shape, first.shape) == ((8, 2), (8,))
 
 
 def test_a_crossentropy_that_keras_chooses_arrives():
-    assert shipped.batch(net(), 8, None, None, "crossentropy")[1].shape == (8, 5)
+    assert ahead.batch(net(), 8, None, None, "crossentropy")[1].shape == (8, 5)
     assert sent(net(), loss="crossentropy").loss == "crossentropy"
 
 

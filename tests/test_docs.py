@@ -140,13 +140,6 @@ def test_tables_are_what_the_scripts_print():
             assert any(line.startswith(row) for line in printed), row
 
 
-def test_the_table_of_models_compiled_by_calls_is_what_the_script_prints():
-    command = [sys.executable, ROOT / "scripts" / "compiled_calls.py", "--table"]
-    table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert len(table.splitlines()) >= 2 + 16
-    assert table in PAGES["docs/gpus.md"]
-
-
 def test_the_timeline_of_a_step_is_drawn(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(ROOT / "scripts")
     script = script_of("timeline")

@@ -1,4 +1,4 @@
-"""`compare`, `max_batch`, fronts and shell commands for models that are planned by the calls of their layers."""
+"""`compare`, `max_batch`, fronts and shell commands for models without a graph of layers."""
 
 import dataclasses
 import json
@@ -16,11 +16,11 @@ import tfgc
 from tfgc._cli.group import cli
 from tfgc._errors import OptionError, UnsupportedModelError
 from tfgc._measure import case_choice, examples, max_batch, process, worker
-from tfgc._planning import by_calls, planner, sweep
+from tfgc._planning import sweep
 from tfgc._records.job import MaxBatchJob, PredictionJob
 from tfgc._records.measurement import Measurement, Results, Study
 from tfgc._records.results_json import from_json, to_json
-from tfgc._report import fronts, html_page
+from tfgc._report import html_page
 
 L = keras.layers
 X, Y = noise(16, 128, 8), noise(16, 128, 8, seed=2)
@@ -75,26 +75,19 @@ def own():
     return model
 
 
-def functional():
-    return keras.Sequential([keras.Input((8,)), L.Dense(2)])
+class Stack(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.hidden = [L.Dense(8) for _ in range(3)]
 
-
-class Encoder(L.Layer):
-    """Holds all blocks of a model, so that the plan of a functional one is by calls."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.blocks = [Block(name=f"block_{i}") for i in range(4)]
-
-    def call(self, x, training=None):
-        for block in self.blocks:
-            x = block(x, training=training)
+    def call(self, x):
+        for layer in self.hidden:
+            x = layer(x)
         return x
 
 
-def encoder():
-    inputs = keras.Input((None, 8), name="words")
-    return keras.Model(inputs, L.Dense(4)(Encoder(name="encoder")(inputs)))
+def functional():
+    return keras.Sequential([keras.Input((8,)), L.Dense(2)])
 
 
 def batch():
@@ -126,7 +119,7 @@ def least_of_three(case, prediction):
 )
 def test_plain_and_planned_cases_train_alike_and_the_planned_one_in_less(build, example):
     cases, found = predicted(build, example=example)
-    assert [case.name for case in cases] == ["plain-eager", "plain-graph", "calls-graph"]
+    assert [case.name for case in cases] == ["plain-eager", "plain-graph", "optimal-graph"]
     plain, ours = (least_of_three(case, found.of(case)) for case in cases[1:])
     assert ours["losses"] == pytest.approx(plain["losses"], rel=1e-5)
     assert len(set(plain["losses"])) == 2
@@ -143,18 +136,17 @@ def test_plain_and_planned_cases_train_alike_and_the_planned_one_in_less(build, 
 @pytest.mark.gate
 def test_budgets_and_given_plans_are_cases_and_all_are_reported():
     model = towers()
-    plan, of_step = (make(model, example=(X[:8], Y[:8])) for make in (planner.plan, tfgc.plan))
-    cases, found = predicted(towers, example=(X, Y), plans=[plan, of_step], budget="80%", front=True)
-    assert [case.case for case in cases[2:]] == ["calls(80%)", "plan calls", "plan optimal"]
-    assert found.of(cases[4]).predicted.plain_bytes == of_step.outlook.plain_bytes
-    plain, by_step = (worker.measure(cases[i]) for i in (1, 4))
-    assert by_step["losses"] == pytest.approx(plain["losses"], rel=1e-6)
-    assert by_step["peak_bytes"] < plain["peak_bytes"]
+    plan = tfgc.plan(model, example=(X[:8], Y[:8]))
+    cases, found = predicted(towers, example=(X, Y), plans=[plan], budget="80%", front=True)
+    assert [case.case for case in cases[2:]] == ["budget(80%)", "plan optimal"]
+    plain, planned = (worker.measure(cases[i]) for i in (1, 3))
+    assert planned["losses"] == pytest.approx(plain["losses"], rel=1e-6)
+    assert planned["peak_bytes"] < plain["peak_bytes"]
     assert tfgc.Plan.from_json(found.of(cases[3]).plan).segments == plan.segments
     front = found.front
     assert front.points[0].name == "least"
     assert front.points[-1].overhead == 0
-    assert {point.name for point in front.others} == {"calls(80%)", "plan calls"}
+    assert {point.name for point in front.others} == {"budget(80%)", "plan optimal"}
     known = [(case, found.of(case)) for case in cases]
     records = tuple(Measurement("towers", c.case, c.mode, 8, predicted=f.predicted, parts=f.parts) for c, f in known)
     results = Results((Study("towers", 8, records, front),))
@@ -162,87 +154,13 @@ def test_budgets_and_given_plans_are_cases_and_all_are_reported():
     assert "towers" in html_page.render([results], ".html")
 
 
-SHAPES = {"words": (256, 8)}
-
-
-@pytest.fixture(scope="module")
-def encoder_plan():
-    keras.utils.clear_session()
-    plan = tfgc.plan(encoder(), 8, input_shapes=SHAPES)
-    assert plan.calls
-    return plan
-
-
-@pytest.mark.gate
-def test_a_plan_by_calls_of_a_functional_model_is_read_in_the_modes_asked_for(monkeypatch, encoder_plan):
-    read, made = [], by_calls.plans_of_functional
-
-    def noted(model, batch_size, shapes, mode, **options):
-        read.append(mode)
-        return made(model, batch_size, shapes, mode, **options)
-
-    monkeypatch.setattr(by_calls, "plans_of_functional", noted)
-    cases, found = predicted(encoder, plans=encoder_plan, modes="xla", input_shapes=SHAPES)
-    assert found.of(cases[-1]).predicted.overhead > 0
-    assert read == ["xla"]
-
-
-@pytest.mark.gate
-def test_a_plan_by_calls_of_a_functional_model_is_a_case(encoder_plan):
-    cases, found = predicted(encoder, plans=encoder_plan, wanted="optimal", input_shapes=SHAPES)
-    assert [case.name for case in cases] == ["plain-eager", "plain-graph", "optimal-graph", "plan calls-graph"]
-    plain, nodes, calls = (found.of(case) for case in cases[1:])
-    assert calls.predicted.peak_bytes < nodes.predicted.peak_bytes <= plain.predicted.peak_bytes
-    assert calls.predicted.fixed_bytes == plain.predicted.fixed_bytes
-    assert calls.predicted.overhead > 0
-    assert calls.parts
-    plain, ours = (least_of_three(case, found.of(case)) for case in (cases[1], cases[3]))
-    assert ours["losses"] == pytest.approx(plain["losses"], rel=1e-5)
-    assert ours["peak_bytes"] < 0.8 * plain["peak_bytes"]
-    wrong = dataclasses.replace(encoder_plan, model=(*encoder_plan.model[:-1], "another layer"))
-    with pytest.raises(tfgc.PlanMismatchError, match=r"plan calls: .* another layer"):
-        predicted(encoder, plans=wrong, input_shapes=SHAPES)
-
-
-def test_a_plan_by_calls_of_a_functional_model_is_estimated_with_what_it_was_made_with(encoder_plan):
-    keras.utils.clear_session()
-    model = encoder()
-    found = tfgc.estimate(model, 8, encoder_plan, input_shapes=SHAPES, loss="mse", measure=True)
-    assert found.peak_bytes - found.fixed_bytes == encoder_plan.outlook.peak_bytes
-    batch = noise(8, 256, 8)
-    assert tfgc.estimate(model, None, encoder_plan, example=batch).needed_bytes == found.needed_bytes
-    with pytest.raises(OptionError, match="input_shapes or example, not both"):
-        tfgc.estimate(model, 8, encoder_plan, input_shapes=SHAPES, example=batch)
-
-
-def test_a_sweep_shows_a_plan_by_calls_of_a_functional_model(encoder_plan):
-    keras.utils.clear_session()
-    front = sweep.sweep(encoder(), "encoder", 8, input_shapes=SHAPES, plans=[("calls.json", encoder_plan)], points=2)
-    (point,) = [point for point in front.others if point.name == "calls.json"]
-    assert point.peak_bytes < front.points[0].peak_bytes
-    assert point.cut_off > front.points[0].cut_off
-    assert point.peak_bytes < front.floor_bytes  # that of segments
-    assert f"{front.floor_node} sets the least" in fronts.table(front).caption
-
-
-def test_the_shell_shows_a_plan_by_calls_of_a_functional_model(encoder_plan, tmp_path):
-    path = tmp_path / "plan.json"
-    name = ["test_measured_calls:encoder", "--batch-size", "8", "--input", "words=256,8"]
-    keras.utils.clear_session()
-    facts = json.loads(run("plan", *name, "--measure", "-o", str(path), "--json"))
-    assert facts["strategy"] == "calls"
-    assert tfgc.Plan.from_json(path.read_text()).calls
-    assert facts["needed_bytes"] > facts["fixed_bytes"] + facts["peak_bytes"]
-    keras.utils.clear_session()
-    assert "encoder/block" in run("explain", *name, "--plan", str(path))
-
-
 @pytest.mark.gate
 def test_a_plan_of_another_model_is_refused():
-    plan = tfgc.plan(tower(), example=X[:8])
-    wrong = dataclasses.replace(plan, model=(*plan.model[:-1], "another layer"))
-    with pytest.raises(tfgc.PlanMismatchError, match=r"plan calls: .* another layer"):
-        predicted(tower, example=X, plans=wrong)
+    wrong = tfgc.plan(functional(), example=X[:8, 0], mode="compiled")
+    of_others = tfgc.plan(Stack(), example=X[:8, 0])
+    for plan in (wrong, of_others):
+        with pytest.raises(tfgc.PlanMismatchError, match=r"plan \w+: .* another model"):
+            predicted(tower, example=X, plans=plan)
 
 
 def test_a_sweep_shows_the_front_and_what_budgets_buy():
@@ -273,8 +191,7 @@ def test_the_largest_batch_is_predicted_with_what_the_step_needs_there():
     plan = tfgc.Plan.from_json(found.recomputed.plan)
     assert plan.batch_size == found.recomputed.batch_size
     at = examples.batch(examples.portable((X, Y)), plan.batch_size)
-    data = sum(array.nbytes for array in (at[0].numpy(), at[1].numpy()))
-    assert tfgc.estimate(towers(), plan=plan, example=at).needed_bytes + data == found.recomputed.needed_bytes
+    assert tfgc.estimate(towers(), plan=plan, example=at).needed_bytes == found.recomputed.needed_bytes
 
 
 @pytest.mark.gate
@@ -297,7 +214,7 @@ def test_child_processes_measure_them_for_a_report(tmp_path):
     run("compare", *NAME, "--steps", "1", "--json", str(path))
     page = tmp_path / "report.html"
     run("report", str(path), "-o", str(page))
-    assert "calls" in page.read_text()
+    assert "optimal" in page.read_text()
 
 
 def test_samples_are_repeated_and_left_out_and_what_has_none_stays():
@@ -359,10 +276,10 @@ def test_an_open_spec_has_the_samples_of_the_array_beside_it(example):
 WRONG = {
     "no example": (tower, {}, UnsupportedModelError, r"example=\(x, y\)"),
     "targets": (towers, {"example": X}, OptionError, r"takes targets: give example=\(x, y\)"),
-    "strategy": (tower, {"example": X, "wanted": "sqrt"}, OptionError, "planned by the calls"),
+    "strategy": (tower, {"example": X, "wanted": "sqr"}, OptionError, "did you mean 'sqrt'"),
     "shapes": (tower, {"example": X, "input_shapes": {"a": (3,)}}, OptionError, "exclude each other"),
     "no batch": (tower, {"example": "x"}, OptionError, "give a batch as fit takes it"),
-    "a graph": (functional, {"example": X}, OptionError, "has a graph"),
+    "a graph": (functional, {"example": X}, OptionError, "has one"),
     "structure": (tower, {"example": {"a": X, "b": X}}, UnsupportedModelError, "cannot be called on this example"),
     "sparse": (tower, {"example": tf.sparse.from_dense(X[:, 0])}, OptionError, "a SparseTensor cannot be measured"),
     "ragged": (tower, {"example": tf.RaggedTensorSpec((8, None))}, OptionError, "RaggedTensorSpec cannot be measured"),
@@ -401,7 +318,7 @@ def run(*words):
 def test_the_shell_plans_explains_and_verifies_them(tmp_path):
     path = str(tmp_path / "plan.json")
     printed = run("plan", *NAME, "-o", path)
-    assert "calls" in printed
+    assert "optimal" in printed
     assert "block_2" in run("explain", *NAME, "--plan", path)
     assert json.loads(run("sweep", *NAME, "--points", "2", "--json"))["studies"]
     assert run("verify", *NAME, "--plan", path, "--mode", "graph", "--steps", "1").startswith("EQUAL")
@@ -414,5 +331,5 @@ def test_the_shell_plans_explains_and_verifies_them(tmp_path):
             run("plan", NAME[0], "--batch-size", "8", "--example", example)
     with pytest.raises(OptionError, match="--example my_module:batch"):
         run("plan", NAME[0], "--batch-size", "8")
-    with pytest.raises(OptionError, match="has a graph"):
+    with pytest.raises(OptionError, match="has one"):
         run("plan", "sample_cnn", "--image-size", "16", *NAME[1:])

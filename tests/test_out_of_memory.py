@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 from equality import fresh, mostly, noise
 from faults import GREEDY, PASSES, Trap, arm, armed, checked
+from tfgc._calls import tracing
 
 import tfgc
-from tfgc._calls import tracing
 from tfgc._framework import isolated_traces
 from tfgc._planning import budgets, free_memory, planner
 from tfgc._planning.step_plans import StepPlans

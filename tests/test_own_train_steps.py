@@ -7,9 +7,9 @@ import tensorflow as tf
 from equality import fresh, in_turn, mostly, noise
 from faults import Trap, arm, armed
 from memory import alone
+from tfgc._calls import tracing
 
 import tfgc
-from tfgc._calls import tracing
 from tfgc._units import format_bytes
 
 L = keras.layers

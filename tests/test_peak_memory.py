@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 from equality import mostly
 from memory import alone, info
+from tfgc._calls.call_plans import CallPlans
 
 import tfgc
-from tfgc._calls.call_plans import CallPlans
 from tfgc._core.plan import Plan
 from tfgc._training import stand_ins
 from tfgc._units import format_measured

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import statistics
 
 import keras
 import memory
@@ -370,31 +369,6 @@ class Stack(keras.Model):
         return self.head(x[:, 0])
 
 
-def stack():
-    model = Stack()
-    model(X)
-    model.compile("sgd", "mse")
-    return model
-
-
-def blocks_of(model, selective):
-    """The plan that recomputes all blocks but the last, with their products stored or not."""
-    plan = tfgc.plan(model, example=(X, Y[0]))
-    names = [f"block_{i}" if i else "block" for i in range(3)]
-    again = [Segment((name,), selective=selective) for name in names]
-    return dataclasses.replace(plan, segments=(*again, Segment(("block_3",), "keep")), parts={}, outlook=None)
-
-
-@pytest.mark.gate
-@pytest.mark.parametrize("mode", mostly("compiled", modes=[*MODES, "xla"]))
-def test_calls_of_layers_in_every_mode(mode):
-    plain = plain_steps(stack, X, Y, graph=True, jit_compile=mode == "xla", lr=0.003)
-    model = fresh(stack)
-    tfgc.enable(model, blocks_of(model, True))
-    ours = train(model, X, Y, graph=mode in ("graph", "xla"), jit_compile=mode == "xla", lr=0.003)
-    assert_equal(plain, ours, exact=mode == "eager")
-
-
 class Generating(OwnLayer):
     """It moves on a generator, which no copy of its trace is given."""
 
@@ -462,38 +436,6 @@ def test_replays_of_what_draws_take_over_its_products():
     assert drawn == [3, 0] * 2
 
 
-class GeneratingBlock(Block):
-    """A block with stochastic depth by a generator."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.generator = tf.random.Generator.from_seed(7)
-
-    def call(self, x, training=None):
-        made = super().call(x, training=training)
-        return x + (made - x) * tf.floor(0.9 + self.generator.uniform((tf.shape(x)[0], 1, 1)))
-
-
-class GeneratingStack(Stack):
-    kind = GeneratingBlock
-
-
-@pytest.mark.gate
-def test_calls_that_no_graph_copies_are_not_planned_as_selective():
-    model = GeneratingStack()
-    model(X)
-    plan = tfgc.plan(model, example=(X, Y[0]), budget="75%")
-    assert plan.selective_layers
-    assert not any(name.startswith("generating_block") and "/" not in name for name in plan.selective_layers)
-    names = [f"generating_block_{i}" if i else "generating_block" for i in range(4)]
-    plans = [
-        dataclasses.replace(plan, segments=tuple(Segment((n,), selective=s) for n in names), parts={}, outlook=None)
-        for s in (True, False)
-    ]
-    one, other = (tfgc.estimate(model, plan=p, example=(X, Y[0])) for p in plans)
-    assert (one.peak_bytes, one.overhead) == (other.peak_bytes, other.overhead)
-
-
 class AsideBlock(Block):
     """It puts a tensor aside, which the model reads."""
 
@@ -522,56 +464,10 @@ def aside_stack():
 def test_layers_that_put_tensors_aside_run_plainly():
     plain = plain_steps(aside_stack, X, Y, graph=True, lr=0.003)
     model = fresh(aside_stack)
-    again = [Segment((f"aside_block_{i}" if i else "aside_block",), selective=True) for i in range(3)]
-    plan = tfgc.plan(model, example=(X, Y[0]))
-    segments = (*again, Segment(("aside_block_3",), "keep"))
-    tfgc.enable(model, dataclasses.replace(plan, segments=segments, parts={}, outlook=None))
+    tfgc.enable(model, layers=model.blocks[:3])
     with pytest.warns(tfgc.NotReplayableWarning, match="puts a tensor aside") as caught:
         assert_equal(plain, train(model, X, Y, graph=True, lr=0.003), exact=False)
     assert sum(w.category is tfgc.NotReplayableWarning for w in caught) == 3
-
-
-def call_figures(selective):
-    batch = noise(128, 32, 64), noise(128, 1, seed=2)
-    model = fresh(stack)
-    plan = blocks_of(model, selective)
-    predicted, plain = (tfgc.estimate(model, plan=p, example=batch) for p in (plan, None))
-    tfgc.enable(model, plan)
-
-    @tf.function
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
-        return [tf.reduce_sum(g) for g in tape.gradient(loss, model.trainable_variables)]
-
-    measured = memory.peak(step, *map(tf.constant, batch), steps=7, of=statistics.median)
-    return predicted.peak_bytes - predicted.fixed_bytes, measured, predicted.overhead, plain.activation_bytes
-
-
-@pytest.mark.gate
-def test_predictions_of_plans_by_calls_count_stored_products():
-    whole, ours = memory.alone(call_figures, False), memory.alone(call_figures, True)
-    assert whole[0] < ours[0] < ours[3]
-    assert ours[2] < 0.6 * whole[2]
-    for predicted, measured, *_ in (whole, ours):
-        assert measured == pytest.approx(predicted, rel=0.25)
-
-
-@pytest.mark.gate
-def test_plans_by_calls_within_a_budget_are_selective():
-    model = fresh(stack)
-    plan = tfgc.plan(model, example=(X, Y[0]), budget="75%")
-    assert plan.selective_layers
-    assert set(plan.selective_layers) <= set(plan.recomputed_layers)
-    assert Plan.from_json(plan.to_json()) == plan
-    assert "selective" in plan.explain()
-    assert tfgc.verify(model, plan, (X, Y[0]), modes=("graph",)).equal
-
-
-def test_a_plan_whose_parts_are_selective_says_so():
-    plan = Plan((Segment(("part",), "keep"),), "calls", (), calls=True)
-    part = Plan((Segment(("a",), selective=True), Segment(("b",), "keep")), "optimal", ())
-    assert '"version": 5' in dataclasses.replace(plan, parts={"part": part}).to_json()
 
 
 def test_an_inner_plan_has_no_selective_segments():
@@ -587,17 +483,6 @@ def test_a_convolution_of_sequences_stores_its_own_result_alone():
         made = L.Conv1D(64, 3, padding="same")(x)
     assert taken_results.dear_products(traced.get_operations(), [x], [made]) == []
     assert any(cost.selective_bytes for cost in graph.costs)
-
-
-def test_the_status_of_a_model_names_the_plan_by_calls_that_it_was_given():
-    model = fresh(stack)
-    plan = blocks_of(model, True)
-    tfgc.enable(model, plan)
-    (found,) = tfgc.status(model).plans
-    assert found.plan is plan
-    assert f"by {plan.strategy!r}" in str(tfgc.status(model))
-    tfgc.disable(model)
-    assert not tfgc.status(model).plans
 
 
 @pytest.mark.parametrize("batch", [4, None])

@@ -4,9 +4,9 @@ import keras
 import memory
 import pytest
 import tensorflow as tf
+from tfgc._calls import reading, tracing
 
 import tfgc
-from tfgc._calls import reading, tracing
 from tfgc._costs import node_costs
 from tfgc._tracing import keras_graph
 

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 import tfgc
+from tfgc._planning import function_trace
 from tfgc._run import emit
-from tfgc._training import function_trace
 
 L = keras.layers
 ROWS, SIZE = 16, 24

@@ -57,12 +57,6 @@ def of(optimizer: Any) -> Update:
         return NO_UPDATE
 
 
-def early_bytes(model: keras.Model, update: Update) -> list[int]:
-    """The bytes that are held early for each weight that trains."""
-    share = update.early
-    return [round(share * slot_bytes.variable_bytes([v])) for v in model.trainable_variables] if share else []
-
-
 def _read(optimizer: Any) -> Update:
     variables = [keras.Variable(np.zeros(_SHAPE, "float32")) for _ in range(2)]
     optimizer.build(variables)

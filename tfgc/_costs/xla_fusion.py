@@ -112,13 +112,6 @@ class Fusion:
             return 0
         return 2 * self._buffers.bytes(self._buffers.root(op.inputs[0]))
 
-    def written_for_gradient(self, op: tf.Operation) -> int:
-        """What the kernels of an operation write for the backward pass besides its results: differences, zeros."""
-        zeros = self.zeros_of(op)
-        # A padded tensor has another shape than what is written beside it.
-        apart = bool(zeros) and self._buffers.root(op.inputs[0]).op.type not in ELEMENTWISE - PADS
-        return self.difference_of(op) + (0 if apart else zeros)
-
     def output(self, root: tf.Tensor, inputs: Sequence[tf.Tensor], saved: Sequence[Any]) -> FusedOutput | None:
         """What an output is computed from again, or None if it takes memory here already."""
         if not self._is_fused(root):

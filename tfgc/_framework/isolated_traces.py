@@ -1,4 +1,4 @@
-"""A trace that leaves nothing behind: in a thread of its own, with the calls of layers and tapes seen.
+"""A trace that leaves nothing behind: in a thread of its own.
 
 Tapes, default graphs, Keras's call context and its scopes all belong to a thread. A trace made while a training step is
 itself being traced would be recorded by that step's tape and would see its `training`; in another thread it sees
@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import keras
-import tensorflow as tf
 
 from tfgc._framework import internals, keras_models, versions
 from tfgc._framework.diverted_calls import DivertedCalls
-from tfgc._framework.internals import BaseOptimizer, Operation, global_state, record
+from tfgc._framework.internals import BaseOptimizer, global_state
 from tfgc._framework.versions import attribute
 
 Result = TypeVar("Result")
@@ -39,8 +38,7 @@ _SURROUNDINGS = {
         (internals.symbolic_scope, "symbolic_scope"),
     )
 }
-_CALLS, _GRADIENTS = DivertedCalls(Operation, "__call__"), DivertedCalls(tf.GradientTape, "gradient")
-_RECORDS, _UPDATES = DivertedCalls(record, "record_operation"), DivertedCalls(BaseOptimizer, "apply")
+_UPDATES = DivertedCalls(BaseOptimizer, "apply")
 _updates_of = functools.cache(functools.partial(DivertedCalls, name="apply"))  # a subclass
 # What traces a model holds this until its layers are as they were, for other threads would see what it changes in them.
 one_at_a_time = threading.Lock()
@@ -109,43 +107,6 @@ def _state() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def watched(
-    graph: Any, on_call: Callable, on_custom_gradient: Callable, on_gradient: Callable, on_update: Callable
-) -> Iterator[None]:
-    """See the calls of Keras operations, the gradients and the updates that this thread makes in `graph`.
-
-    Calls made in another graph, such as the body of a loop, are not seen.
-
-    Args:
-        on_call: Called as `on_call(operation, run, args, kwargs)` in place of what a replaced `call` covers.
-        on_custom_gradient: Called as `on_custom_gradient(backward)` with a function for the gradients of what was just
-            computed; what it returns takes that function's place.
-        on_gradient: Called as `on_gradient(run)` in place of `tape.gradient(...)`.
-        on_update: Called as `on_update(optimizer, ...)`, with its arguments, in place of an optimizer's `apply`.
-    """
-
-    def seen() -> bool:
-        return tf.compat.v1.get_default_graph() is graph
-
-    def call(operation: Any, *args: Any, **kwargs: Any) -> Any:
-        run = functools.partial(_CALLS.original, operation)
-        return on_call(operation, run, args, kwargs) if seen() else run(*args, **kwargs)
-
-    def record_operation(
-        op_type: str, output_tensors: Any, input_tensors: Any, backward_function: Callable, forward_function: Any = None
-    ) -> None:
-        noted = on_custom_gradient(backward_function) if seen() else backward_function
-        _RECORDS.original(op_type, output_tensors, input_tensors, noted, forward_function)
-
-    def gradient(*args: Any, **kwargs: Any) -> Any:
-        run = functools.partial(_GRADIENTS.original, *args, **kwargs)
-        return on_gradient(run) if seen() else run()
-
-    with _CALLS.to(call), _RECORDS.to(record_operation), _GRADIENTS.to(gradient), _updating_by(on_update):
-        yield
-
-
-@contextlib.contextmanager
 def updates_by(update: Callable) -> Iterator[None]:
     """Let `update(optimizer, grads, trainable_variables)` run in place of the updates of this thread."""
     with one_at_a_time, _updating_by(update):
@@ -163,7 +124,7 @@ def _updating_by(update: Callable) -> Iterator[None]:
 
 
 def is_watched() -> bool:
-    """Whether this thread runs in `watched` or `updates_by`, for whose end any other trace would wait."""
+    """Whether this thread runs in `updates_by`, for whose end any other trace would wait."""
     return _UPDATES.are_diverted
 
 

@@ -1,12 +1,11 @@
 """How Keras stores functional graphs, and what its layers keep about their calls."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
 
-from tfgc._framework.internals import Multiply, Sequential, functional, to_snake_case
+from tfgc._framework.internals import Multiply, Sequential, functional
 from tfgc._framework.versions import attribute
 
 # Where an enabled layer keeps methods that a user had put on the object. Neither Keras nor tfgc takes it for a setting.
@@ -114,17 +113,6 @@ def has_own_step(model: Any) -> bool:
 def is_built(model: keras.Model) -> bool:
     """Whether all layers of a model have their variables."""
     return all(layer.built for layer in layers_inside(model))
-
-
-def own_weights(layer: keras.Layer) -> list[keras.Variable]:
-    """The weights of a layer, without those of layers in it."""
-    return [*attribute(layer, "_trainable_variables"), *attribute(layer, "_non_trainable_variables")]
-
-
-def base_name(layer: keras.Layer) -> str:
-    """The name that a layer was given; where Keras made the name, without its number, which differs each time."""
-    made = to_snake_case(type(layer).__name__)
-    return made if re.fullmatch(rf"{re.escape(made)}(_\d+)?", layer.name) else layer.name
 
 
 def node_lists(layer: keras.Operation) -> tuple[list[Any], list[Any]]:

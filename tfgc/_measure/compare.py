@@ -54,8 +54,7 @@ def compare(
         build: Name of a network (see `tfgc.zoo`) or a function that builds a model.
         batch_size: Samples in a batch.
         strategies: Names of strategies, `name:n` for n segments, or functions. Default: none where
-            plans are given, else `budget` where a budget is, else `sqrt`. Subclassed models take none: they are planned
-            by the calls of their layers, for the budget or the least peak.
+            plans are given, else `budget` where a budget is, else `sqrt`, for a subclassed model `optimal`.
         plans: Plans to measure as well: each a `tfgc.Plan` or the path of a saved one.
         budget: What the whole step may use, as for `tfgc.plan`, for the strategies that honour a budget.
         image_size: Height and width of images, for networks that take it.

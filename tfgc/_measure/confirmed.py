@@ -41,13 +41,12 @@ def plan(
     """Choose what to keep and what to recompute when `model` trains.
 
     Where `fit` would run the step in a graph, and the batch is known, a compiled model is planned by the operations of
-    that step: its loss, metrics and optimizer are part of it. All else is planned by layers: other modes, models
-    that are not compiled, an optimizer or loss that is given, plans that are measured or confirmed, and strategies that
-    name layers, use the host or slice the batch.
+    that step: its loss, metrics and optimizer are part of it. So is a subclassed model, compiled or not. All else is
+    planned by layers: other modes, functional models that are not compiled, an optimizer or loss that is given, plans
+    by measured times, and strategies that name layers or use the host.
 
     Args:
-        model: Any `keras.Model`. By layers, a Sequential or functional one is cut into segments, and any other is
-            planned by the calls of its layers, which takes an `example` and no strategy.
+        model: Any `keras.Model`. One that is neither Sequential nor functional takes an `example`.
         batch_size: Samples in a training batch. Needed for a budget and for times; else bytes are of one sample.
         strategy: A name from `tfgc.strategies.available()`, or a function `plan(graph, **options) -> Plan`. Default:
             `budget` if there is a budget, else `optimal`, the least peak at one replay; where sizes are not known

@@ -54,7 +54,7 @@ def max_batch(
         budget: Bytes: a number, "8GB", or "auto": 90 % of what is free now, as for `tfgc.plan`.
         strategy: A name from `tfgc.strategies.available()`, `name:n` for n segments, or a function. `keep_all` is
             plain training. Default: at each batch the plan that needs least, nested replays allowed. A functional
-            model is planned by segments alone, where `tfgc.plan` may also plan by calls.
+            model is planned by its layers.
         image_size: Height and width of images, for networks that take it.
         input_shapes: Mapping from input names to shapes without the batch, where the model leaves a dimension open.
         example: A batch for a subclassed model, as for `tfgc.compare`; its samples are repeated or left out.

@@ -103,14 +103,15 @@ class _Reading:
         if mode not in (ahead.MODES if isinstance(known, StepAhead) else PREDICTABLE):
             return None
         step = (known if isinstance(known, StepAhead) else NodePlans(known.graph, mode)).estimate(plan, self._fixed)
+        held = self._fixed + (known.input_bytes if isinstance(known, StepAhead) else 0)
         return Predicted(
-            peak_bytes=simulator.allocated_bytes(step) - self._fixed,
+            peak_bytes=simulator.allocated_bytes(step) - held,
             overhead=step.overhead,
             unit=step.unit,
             floor_bytes=floor_bytes,
             floor_node=floor_node,
-            plain_bytes=self._plain.peak_bytes - self._fixed,
-            buffer_bytes=step.peak_bytes - self._fixed,
+            plain_bytes=self._plain.peak_bytes - held,
+            buffer_bytes=step.peak_bytes - held,
             fixed_bytes=self._fixed,
             host_bytes=step.host_bytes,
         )

@@ -141,15 +141,18 @@ def _is_late(step: Step, number: int) -> bool:
 
 
 def _outlook(made: Rewritten, held_bytes: int, budget_bytes: int | None) -> Outlook:
-    step = made.step
-    alive = timeline(step)
-    at = max(range(len(alive)), key=alive.__getitem__, default=0)
-    op = step.ops[step.order[at]] if alive else None
+    op = busiest(made.step)
     name, peak = "" if op is None else op.name, made.peak_bytes
     return Outlook(
         peak, name, "forward" if op is None else phase(op), made.plain_bytes, peak, name, made.overhead, made.overhead,
         "flop", True, peak + held_bytes, made.plain_bytes + held_bytes, budget_bytes,
     )  # fmt: skip
+
+
+def busiest(step: Step) -> Op | None:
+    """The operation at which most bytes are alive; None in a step without any."""
+    alive = timeline(step)
+    return step.ops[step.order[alive.index(max(alive))]] if alive else None
 
 
 def phase(op: Op) -> Phase:

@@ -34,6 +34,11 @@ def results(trace: Trace, plan: Rewritten, given: Sequence[tf.Tensor], *, xla: b
     return trace.function.function_type.pack_output(Built(trace, plan.step, xla)(here))
 
 
+def given_to(trace: Trace) -> list[tf.Tensor]:
+    """What stands for the arguments of a function in its trace, without what it captures."""
+    return trace.function.graph.inputs[: len(trace.function.graph.inputs) - len(trace.function.captured_inputs)]
+
+
 def filled(given: Any, rows: int | None) -> tf.TensorShape:
     """A shape with so many rows, where its own are open."""
     shape = tf.TensorShape(given)

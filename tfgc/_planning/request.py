@@ -22,6 +22,11 @@ class Request:
     plan: Plan | None = None  # of the operations of a step
     less: Plan | None = None  # the same, for steps like one that ran out of memory
 
+    @property
+    def says_how(self) -> bool:
+        """Whether a budget, a strategy or a plan says how the step is to be planned."""
+        return any(one is not None for one in (self.budget, self.strategy, self.plan))
+
     @classmethod
     def of(cls, plan: Plan) -> "Request":
         """To run by a plan of the operations of a step, and what is not such a step by what chose it."""

@@ -32,8 +32,7 @@ class StepAhead:
 
     def __init__(self, model: Any, trace: Trace) -> None:
         self.model, self._trace, self._step, self._plans = model, trace, trace.step, StepPlans(trace.step)
-        taken = trace.function.graph.inputs
-        given = taken[: len(taken) - len(trace.function.captured_inputs)]
+        given = function_trace.given_to(trace)
         self._shapes = [tensor.shape for tensor in given]
         self.batch_size = function_trace.rows_of(self._shapes)
         self.input_bytes = sum(tensor_bytes(tensor, self.batch_size) for tensor in given)
@@ -113,7 +112,7 @@ class StepAhead:
             unit="flop",
             runs={op.name: 1 + (op.name in again) for op in ops if not (op.segment or op.is_gradient)},
             timeline=tuple((float(w), n, name) for w, n, name in zip(done, alive, names)),
-            fixed_bytes=held,
+            fixed_bytes=fixed,
         )
 
     def _by(self, plan: Plan) -> Rewritten:

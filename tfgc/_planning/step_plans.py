@@ -129,17 +129,11 @@ class StepPlans:
         raise InfeasibleBudgetError(room or 0, plan.peak_bytes, "the step")
 
     def among(self, spans: Sequence[Spans], room: int) -> Rewritten:
-        """The step with as few layers recomputed, of those with these spans, as fit in a room.
-
-        Raises:
-            InfeasibleBudgetError: If it needs more with all of them recomputed.
-        """
+        """The step with as few layers recomputed, of those with these spans, as fit in a room; all if too few do."""
         if self.plain_bytes <= room:
             return self.plain("the plain step fits")
-        found = among_layers.fewest(self._candidates.step, spans, room, self._candidates.judged)
-        if found.peak_bytes > room:
-            raise InfeasibleBudgetError(room, min(found.peak_bytes, self.plain_bytes), "the step")
-        return self._whole(found)
+        plan = self._whole(among_layers.fewest(self._candidates.step, spans, room, self._candidates.judged))
+        return plan if plan.peak_bytes < self.plain_bytes else self.plain("recomputing these layers saves nothing")
 
     def by_cuts(self, cuts: Sequence[Cut], strategy: str) -> Rewritten:
         """The step cut where a plan says; the plain step where it saves nothing."""

@@ -15,10 +15,9 @@ from tfgc._errors import InfeasibleBudgetError, PlanMismatchError
 from tfgc._framework import private_api
 from tfgc._planning import budgets, described
 from tfgc._planning.function_peaks import unseen
-from tfgc._planning.function_trace import rows_of
+from tfgc._planning.function_trace import given_to, rows_of
 from tfgc._planning.request import Request
 from tfgc._planning.step_plans import Rewritten, StepPlans
-from tfgc._rewrite import liveness
 from tfgc._step.trace import Trace
 from tfgc._step.work import tensor_bytes
 from tfgc._units import check_budget
@@ -40,8 +39,8 @@ class TracePlans:
         request: What the user asks for.
         shapes: Of the tensors that a call gives it.
         may_correct: Whether real steps will be measured.
-        fixed_bytes: Of variables that a step holds. Default: of those that the trace reads or writes.
-        step_plans: Those of its step, if they are there.
+        fixed_bytes: Of variables that a step holds. Default: those that the trace reads or writes.
+        step_plans: Those of its step.
 
     Raises:
         InfeasibleBudgetError: If the least plan does not fit in the budget by its simulated peak.
@@ -56,32 +55,29 @@ class TracePlans:
         fixed_bytes: int | None = None,
         step_plans: StepPlans | None = None,
     ) -> None:
-        self.trace, self._request, self.rows = trace, request, rows_of(shapes)
+        self.trace, self.request, self.rows = trace, request, rows_of(shapes)
         self.step_plans = step_plans or StepPlans(trace.step)
-        captured, taken = trace.function.captured_inputs, trace.function.graph.inputs
-        given = taken[: len(taken) - len(captured)]
+        given = given_to(trace)
         tensors = [t for t in given if t.dtype != tf.resource]
         self.inputs = tuple(f"{t.dtype.name}{list(t.shape)}" if t.shape.rank else t.dtype.name for t in tensors)
-        handles = [t for t in given if t.dtype == tf.resource]
-        held = sum(private_api.held_bytes(t) for t in (*handles, *captured))
-        self.variable_bytes = held if fixed_bytes is None else fixed_bytes
+        if fixed_bytes is None:
+            handles = [t for t in given if t.dtype == tf.resource]
+            fixed_bytes = sum(map(private_api.held_bytes, (*handles, *trace.function.captured_inputs)))
+        self.variable_bytes = fixed_bytes
         self.held_bytes = self.variable_bytes + sum(tensor_bytes(t, self.rows) for t in tensors)
         self.plain_bytes = self.held_bytes + self.step_plans.plain_bytes
-        self.budget_bytes = self._budget()
+        self.budget_bytes: int | None = None
+        if request.budget is not None:
+            self.budget_bytes = budgets.budget_bytes(request.budget, lambda: self.plain_bytes, self.held_bytes)
         self._tried: list[tuple[Rewritten, int]] = []  # with what the step was measured to need
         self._calls = self._most = 0
         self.note = ""  # what became of the plan that was given
         self.plan = self._first()
         self.is_settled = not may_correct or (self.budget_bytes is None and bool(self.plan.unchanged))
-        is_open = any(t.shape.rank and None in t.shape.as_list() for t in tensors)
-        self.is_open = is_open and self.budget_bytes is not None
+        self.is_open = request.budget is not None and any(t.shape.rank and None in t.shape.as_list() for t in tensors)
         if request.less is not None:
             with contextlib.suppress(PlanMismatchError):  # made for another model
                 self.use(request.less)
-
-    def is_too_small(self, shapes: Sequence[tf.TensorShape]) -> bool:
-        """Whether the plan was made for a smaller batch than this one, and may not fit for it."""
-        return self.is_open and (rows_of(shapes) or 0) > (self.rows or 0)
 
     def use(self, plan: Plan) -> None:
         """Run by another plan of the step from now on, if it is one; `PlanMismatchError` if it is of another model."""
@@ -89,27 +85,26 @@ class TracePlans:
         if cuts is not None:
             self.plan, self.is_settled = self.step_plans.by_cuts(cuts, plan.strategy), True
 
+    def is_too_small(self, shapes: Sequence[tf.TensorShape]) -> bool:
+        """Whether the plan was made for a smaller batch than this one."""
+        return self.is_open and (rows_of(shapes) or 0) > (self.rows or 0)
+
     def larger(self, shapes: Sequence[tf.TensorShape]) -> "TracePlans":
         """Plans of the same trace for a larger batch."""
-        return TracePlans(self.trace.counting(rows_of(shapes), shapes), self._request, shapes, True)
+        return TracePlans(self.trace.counting(rows_of(shapes), shapes), self.request, shapes, True)
 
     def described(self, made: Rewritten | None = None) -> Plan:
         """The plan in use, or another one of the step, as a `Plan` of its operations."""
         made = made or self.plan
-        asked = self._request.strategy if made.unchanged else None
+        asked = self.request.strategy if made.unchanged else None
         name = made.strategy or (asked if isinstance(asked, str) else getattr(asked, "__name__", ""))
         name = name or ("optimal" if self.budget_bytes is None else "budget")
-        options = self._request.options if name == self._request.strategy else {}
+        options = self.request.options if name == self.request.strategy else {}
         return described.plan_of(made, name, options, self.held_bytes, self.budget_bytes, self.rows)
 
     @property
-    def is_asked_for(self) -> bool:
-        """Whether a budget, a strategy or a plan says how the step is to be planned."""
-        return any(one is not None for one in (self.budget_bytes, self._request.strategy, self._request.plan))
-
-    @property
     def needed_bytes(self) -> int:
-        """What the step needs by the plan in use, as simulated."""
+        """What the step is simulated to need by the plan in use."""
         return self.held_bytes + self.plan.peak_bytes
 
     @property
@@ -130,52 +125,44 @@ class TracePlans:
         self.plan, self._calls, self._most = found or self.plan, 0, 0
         return found is not None
 
-    def _budget(self) -> int | None:
-        budget = self._request.budget
-        return None if budget is None else budgets.budget_bytes(budget, lambda: self.plain_bytes, self.held_bytes)
-
     def _first(self) -> Rewritten:
         if not self.trace.calls:
             return self.step_plans.plain("it asks for no gradient itself")
-        if (given := self._request.plan) is not None:
+        if (given := self.request.plan) is not None:
             if (cuts := described.cuts_of(given, self.trace.step)) is not None:
                 return self.step_plans.by_cuts(cuts, given.strategy)
             self.note = f"the plan is of another step of this model: planned again by {given.strategy!r}"
+        strategy, options = self.request.strategy, self.request.options
         if self.budget_bytes is None:
-            if self._request.strategy is None:
-                return self.step_plans.least()
-            return self.step_plans.by(self._request.strategy, **self._request.options)
+            return self.step_plans.least() if strategy is None else self.step_plans.by(strategy, **options)
         room = self.budget_bytes - self.held_bytes
         # A share of what the plain step is simulated to need is compared with what others are simulated to need.
-        is_share = check_budget(self._request.budget) is not None
-        with budgets.explained(self._request.budget):
+        is_share = check_budget(self.request.budget) is not None
+        with budgets.explained(self.request.budget):
             try:
                 return self._within(room if is_share else int(room / _ADDED))
             except InfeasibleBudgetError:
-                least = self._least(room)
-                if least.peak_bytes <= room:
+                if (least := self._least()).peak_bytes <= room:
                     return least
                 raise self._infeasible(least) from None
 
     def _within(self, room: int) -> Rewritten:
-        strategy = self._request.strategy
-        if self._request.layers is not None:
-            return self.step_plans.among(self.trace.layer_spans(self._request.layers), room)
+        strategy, layers = self.request.strategy, self.request.layers
+        if layers is not None:
+            plan = self.step_plans.among(self.trace.layer_spans(layers), room)
+            if plan.peak_bytes > room:
+                raise InfeasibleBudgetError(room, plan.peak_bytes, "the step")
+            return plan
         if strategy is None or room <= 0 or self.step_plans.plain_bytes <= room:
             return self.step_plans.within(room)
-        return self.step_plans.by(strategy, room, **self._request.options)
+        return self.step_plans.by(strategy, room, **self.request.options)
 
-    def _least(self, room: int) -> Rewritten:
-        """The plan of least peak that may be chosen; the plain step where layers to choose among do not fit."""
-        if self._request.layers is None:
-            return self.step_plans.least()
-        with contextlib.suppress(InfeasibleBudgetError):
-            return self._within(room)
-        return self.step_plans.plain("")
+    def _least(self) -> Rewritten:
+        layers = self.request.layers
+        return self.step_plans.least() if layers is None else self.step_plans.among(self.trace.layer_spans(layers), 0)
 
     def _infeasible(self, least: Rewritten) -> InfeasibleBudgetError:
-        alive = liveness.timeline(least.step)
-        at = least.step.ops[least.step.order[alive.index(max(alive))]] if alive else None
+        at = described.busiest(least.step)
         node = "the step" if at is None else least.step.ops[at.traced].name if at.segment else at.name
         also = f" (simulated; variables and arguments take {self.held_bytes:,} of them)"
         assert self.budget_bytes is not None
@@ -184,7 +171,7 @@ class TracePlans:
     def _next(self) -> Rewritten | None:
         """The plan that is better by what was measured, or None."""
         budget, (plan, needed), tried = self.budget_bytes, self._tried[-1], len(self._tried)
-        is_given = self._request.plan is not None and not self.note
+        is_given = self.request.plan is not None and not self.note
         if budget is None or is_given or not plan.peak_bytes or tried == _MOST_PLANS:
             return None
         is_held, held = needed <= budget, sum(needs <= budget for _, needs in self._tried)
@@ -198,7 +185,7 @@ class TracePlans:
         try:
             found = self._within(int((budget - self.held_bytes) / ratio))
         except InfeasibleBudgetError:
-            found = self._least(budget - self.held_bytes)
+            found = self._least()
         is_new = all(found.cuts != each.cuts or found.unchanged != each.unchanged for each, _ in self._tried)
         is_better = found.overhead < plan.overhead if is_held else found.peak_bytes < plan.peak_bytes
         return found if is_new and is_better else self._best()
@@ -206,6 +193,6 @@ class TracePlans:
     def _best(self) -> Rewritten | None:
         """Of the plans that were tried, that of least work which held, or of least need; None if it is in use."""
         assert self.budget_bytes is not None
-        over = [(max(0, needed - self.budget_bytes), plan.overhead) for plan, needed in self._tried]
-        best, _ = self._tried[over.index(min(over))]
+        most = self.budget_bytes
+        best, _ = min(self._tried, key=lambda each: (max(0, each[1] - most), each[0].overhead))
         return None if best is self.plan else best

@@ -36,8 +36,8 @@ class Prediction(Shown):
             gradients, optimizer slots and activations.
         activation_bytes: The part of it that a plan can change: the peak without weights, their gradients and optimizer
             slots.
-        fixed_bytes: Bytes of weights and optimizer slots, which are there all the time; of a step that is traced also
-            of its arguments, the batch.
+        fixed_bytes: Bytes of weights and optimizer slots, which are there all the time. So is the batch of a step that
+            is traced, which is part of `peak_bytes` alone.
         allocated_bytes: The peak of the whole step that TensorFlow's allocator should report: it hands out chunks that
             are larger than requested. Under XLA, which has none, the heap that it lays out beside weights and
             slots, with the gaps between buffers. From `tfgc.estimate` alone, else None.

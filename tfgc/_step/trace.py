@@ -70,7 +70,7 @@ class Trace:
         return Trace(self.function, self._noted, rows, shapes, self._small)
 
     def layer_spans(self, layers: Iterable[keras.Layer]) -> list[list[tuple[int, int]]]:
-        """For each layer where the operations of its calls begin and end, but of those in another one of them."""
+        """For each layer where the operations of its calls begin and end, without those in another one."""
         return layer_spans.spans(self._graphs, self._noted[1], layers)
 
     @functools.cached_property
@@ -165,10 +165,9 @@ def trace(
 
     Args:
         function: The `tf.function`.
-        *args: What it takes.
         shapes: Of the tensors among the arguments of a call, in order: sizes that the trace leaves open count as they
             follow from these.
-        rows: What a size counts as that is open still, such as the samples of a batch; one without it.
+        rows: What a size counts as that is open still, such as the samples of a batch; one without.
         small: Bytes below which buffers are not planned. Default: 32 KiB, fewer in a step that makes less than 64 MB.
         **kwargs: The same by name.
     """

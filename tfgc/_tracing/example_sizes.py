@@ -30,8 +30,8 @@ def shapes(model: keras.Model, example: Any) -> tuple[int | None, dict[str, tupl
     batches = {shape[0] for shape in given.values() if shape[0] is not None}
     if len(batches) > 1:
         raise OptionError(
-            f"example: its inputs have different batch sizes: {sorted(batches)}. Such a model is planned by the calls "
-            "of its layers: tfgc.plan(model, example=...) without a strategy and options"
+            f"example: its inputs have different batch sizes: {sorted(batches)}. The step of such a model is "
+            "planned by its operations: leave out strategies that name layers"
         )
     return next(iter(batches), None), {name: shape[1:] for name, shape in given.items()}
 

@@ -126,8 +126,7 @@ def _advice(model: keras.Model) -> str:
     paths = parts(model)
     if not paths:
         return (
-            "tfgc.enable(model) plans it by the calls of its layers at the first batch; to choose them: "
-            "tfgc.enable(model, layers=[...])"
+            "tfgc.enable(model) plans its step at the first batch; to choose layers: tfgc.enable(model, layers=[...])"
         )
     calls = ", ".join(f"tfgc.enable({path})" for path in paths[:_MOST])
     more = "" if len(paths) <= _MOST else f", and {len(paths) - _MOST} more"

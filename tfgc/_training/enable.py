@@ -42,7 +42,7 @@ def enable(
 
     The model object stays the same, with its weights, names, `summary`, `save`, `evaluate`, `predict` and callbacks.
     `model(x, training=True)`, and `model(x)` under a tape, run the plan; an explicit `training=False` runs the original
-    code, but for layers that recompute one by one (`layers=`, plans by calls): under a tape they do so then, too.
+    code, but for layers that recompute one by one (`layers=`): under a tape they do so then, too.
     Gradients, losses and states are those of the plain model. In loops of your own, the model's call and its gradients
     are traced together, and run as functions. Enabling again replaces the plan, and what was enabled of the
     model's parts. Layers may be frozen and unfrozen at any time. When a functional model changes (`Sequential.add`,

@@ -39,7 +39,7 @@ def split(model: keras.Model, n_or_plan: int | Plan) -> list[keras.Model]:
     Raises:
         UnsupportedModelError: If the model is subclassed or not built.
         OptionError: For a number below 1 or above the number of nodes.
-        PlanMismatchError: If the plan was made for another model, or is one by the calls of layers; in a call of a
+        PlanMismatchError: If the plan was made for another model; in a call of a
             part, if the model's layers have changed since.
 
     Example:

@@ -74,7 +74,7 @@ def promised_bytes(model: keras.Model) -> tuple[int | None, int | None]:
         plan = own.whole.given
         predicted = plan.outlook and plan.outlook.needed_bytes
     elif made is None and plan is not None and plan.batch_size:
-        # Sizes that are open, a plan by calls for a loop in Python, or for a model whose sizes only its batches have.
+        # Sizes that are open, or that only batches have.
         with contextlib.suppress(OptionError, UnsupportedModelError):
             predicted = estimates.estimate(model, plan.batch_size, plan, mode=mode_of_fit(model)).needed_bytes
     return predicted, plan and plan.outlook and plan.outlook.budget_bytes

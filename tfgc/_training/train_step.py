@@ -80,7 +80,7 @@ def train_step(
             step: in a TensorFlow 1 graph; with `on_oom="replan"`, if the step writes what cannot be put back.
         OptionError: For an optimizer, a loss or a metric that Keras does not know, and for options that do not exist or
             exclude each other. From the step: without `y` where there is a `loss`.
-        PlanMismatchError: If the plan was made for another model, or is one by the calls of layers; in a step, if the
+        PlanMismatchError: If the plan was made for another model; in a step, if the
             model's layers have changed since.
         tf.errors.ResourceExhaustedError: From the step, if it runs out of memory; with `on_oom="replan"` only if no
             plan needs less, or if it failed while weights were updated, which cannot be undone. The message says what

@@ -163,13 +163,13 @@ def planned_step(plans: TracePlans, seconds: float, shapes: Any) -> PlannedStep:
     made = plans.plan
     return PlannedStep(
         plans.described(), "graph", plans.rows, plans.needed_bytes, plans.plain_bytes, made.overhead, seconds,
-        _why_unchanged(plans), shapes=shapes, is_asked_for=plans.is_asked_for,
+        _why_unchanged(plans), shapes=shapes, is_asked_for=plans.request.says_how,
     )  # fmt: skip
 
 
 def _why_unchanged(plans: TracePlans) -> str | None:
     """Why the step runs as it is, and what would help, unless a budget or strategy says how; None if it does not."""
-    if not plans.plan.unchanged or plans.is_asked_for:
+    if not plans.plan.unchanged or plans.request.says_how:
         return plans.plan.unchanged or None
     held, whole = plans.variable_bytes, plans.plain_bytes
     if 2 * held > whole:
