@@ -15,7 +15,6 @@ from click.testing import CliRunner
 from equality import fresh, mostly, noise
 from models import Subclassed, built
 from PIL import Image
-from tfgc._calls.call_plans import CallPlans
 
 import tfgc
 from tfgc import InfeasibleBudgetError, Plan, PlanMismatchError, TfgcError
@@ -591,10 +590,12 @@ def test_sweep_takes_an_example_for_a_functional_model():
     hidden = keras.layers.Dense(64, "gelu")(keras.layers.Embedding(20, 32)(tokens))
     text = keras.Model(tokens, keras.layers.Dense(2)(keras.layers.Dense(64, "gelu")(hidden)))
     example = np.ones((4, 16), "int32")
-    by_calls = CallPlans(text, example).least()
-    front = sweep.sweep(text, "text", None, example=example, plans=[("by calls", by_calls)])
+    text.compile("sgd", "mse")
+    plan = tfgc.plan(text, example=example)
+    assert plan.operations
+    front = sweep.sweep(text, "text", None, example=example, plans=[("given", plan)])
     assert front.batch_size == 4
-    assert "by calls" in [point.name for point in front.others]
+    assert "given" in [point.name for point in front.others]
     assert front.points[0].peak_bytes < front.points[-1].peak_bytes
 
 
@@ -660,21 +661,11 @@ def test_compare_means_the_same_by_auto_as_plan_does(monkeypatch):
     assert [each.total for each in asked] == [900_000 + budgets.resident_bytes(model)]
 
 
-@pytest.mark.parametrize("kind", ["by nodes", "by calls"])
+@pytest.mark.parametrize("kind", ["functional", "subclassed"])
 def test_sweep_refuses_a_wrong_budget_before_it_plans(monkeypatch, kind):
-    model = fresh(chain) if kind == "by nodes" else fresh(built(Subclassed, noise(16, 8)))
-    example = None if kind == "by nodes" else noise(16, 8)
-    for module, name in ((sweep.annotated, "graph_of"), (sweep.by_calls, "plans_for")):
+    model = fresh(chain) if kind == "functional" else fresh(built(Subclassed, noise(16, 8)))
+    example = None if kind == "functional" else noise(16, 8)
+    for module, name in ((sweep.annotated, "graph_of"), (sweep.ahead, "plans_for")):
         monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("planned first"))
     with pytest.raises(OptionError, match="budget='2BG'"):
         sweep.sweep(model, "net", 2 if example is None else None, example=example, budgets=["1GB", "2BG"])
-
-
-def test_sweep_lists_the_least_plan_by_calls_where_it_is_not_on_the_front(monkeypatch):
-    """Of two plans of one peak the front has that of less work; a budget may fit the other one alone."""
-    model = fresh(built(Subclassed, noise(16, 8)))
-    plans = CallPlans(model, noise(16, 8))
-    least = dataclasses.replace(plans.least(), strategy="smaller gaps")
-    monkeypatch.setattr(plans, "fitting", lambda limit, fixed: least)
-    front = sweep.front_of(plans, 0, "net", budgets=["90%"])
-    assert front.choices[0].point == front.points[0]

@@ -20,7 +20,6 @@ from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Ref
 from tfgc._costs import node_costs
 from tfgc._framework import keras_models
-from tfgc._planning import planner
 from tfgc._tracing import keras_graph
 
 L = keras.layers
@@ -194,13 +193,6 @@ def test_a_map_of_attention_is_stored_twice_if_the_name_of_the_model_comes_befor
     )
     assert more_predicted == predicted + 4
     assert more_measured > measured + 1.5  # Both in pieces of memory that are up to twice as large.
-
-
-def test_attention_on_a_batch_too_small_to_count_is_planned_by_calls():
-    model, x = Attending(1, name="functional"), tf.zeros((1, 2, 2))
-    model(keras.KerasTensor(x.shape))
-    model.compile("sgd", "mse")
-    assert planner.plan(model, example=(x, x)).calls
 
 
 @pytest.mark.parametrize(

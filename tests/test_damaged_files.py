@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from damages import is_refused, mutated
 from random_graphs import chain
 
-from tfgc import Outlook, Plan, Segment, TfgcError, strategies
+from tfgc import Outlook, Plan, Segment, TfgcError
 from tfgc._cli.commands import report
 from tfgc._core import plan as plans
 from tfgc._records import results_json
@@ -32,13 +32,6 @@ def nested():
     return json.loads(Plan(segments, "budget", GRAPH.once(plans.describe), {"budget": "60%"}, 2, outlook).to_json())
 
 
-def of_calls():
-    """A plan by the calls of layers, one of which has a plan of its own, as JSON data."""
-    part = strategies.apply("sqrt", GRAPH)
-    segments = (Segment(("block:0",)), Segment(("head:0",), "keep"))
-    return json.loads(Plan(segments, "calls", ("block", "head"), calls=True, parts={"block": part}).to_json())
-
-
 def results(path):
     """Two studies of a committed results file without its long lists, as JSON data."""
     data = json.loads(path.read_text())
@@ -55,8 +48,7 @@ def results(path):
 def read_plan(path):
     """What every command does with a plan's file before it runs the plan."""
     plan = Plan.load(path)
-    if not plan.calls:
-        plan.check(GRAPH)
+    plan.check(GRAPH)
     assert plan.explain()
     assert Plan.from_json(plan.to_json()).to_json() == plan.to_json()  # NaN is not equal to itself
 
@@ -67,15 +59,15 @@ def run(command, *arguments):
 
 def check_plans(count, folder, seed):
     rng, file, refused = random.Random(seed), folder / "plan.json", 0
-    for i in range(count):
-        file.write_bytes(mutated((nested, of_calls)[i % 2](), rng))
+    for _ in range(count):
+        file.write_bytes(mutated(nested(), rng))
         refused += is_refused(read_plan, file)
     assert refused > 0.7 * count
 
 
 def check_results(count, folder, seed, kinds=("md",)):
     rng, file, refused = random.Random(seed), folder / "results.json", 0
-    for i in range(count):
+    for _ in range(count):
         data, output = results(rng.choice(RESULTS)), folder / f"out.{kinds[i % len(kinds)]}"
         file.write_bytes(mutated(data, rng))
         if is_refused(run, report.command, file, "-o", output, "--json", folder / "out.json"):

@@ -63,14 +63,10 @@ class Blocks(L.Layer):
         return x
 
 
-def planned_by_calls():
-    model = keras.Sequential([keras.Input((8,)), Blocks(), L.Dense(4)])
+def planned_as_a_step():
+    model = net()
+    model.compile("sgd", "mse")
     return model, tfgc.plan(model, 512)
-
-
-def step_by_calls():
-    model, plan = planned_by_calls()
-    tfgc.train_step(model, "mse", "sgd", plan=plan)
 
 
 class EagerOnly(L.Layer):
@@ -217,8 +213,7 @@ CALLS = [
     (lambda: tfgc.train_step(net(), "mse", "sgd", metrics="mae"), "metrics='mae'", "give a list, metrics=['mae']"),
     (lambda: tfgc.train_step(net(), "mse", "sgd", jit_compile="auto"), "jit_compile='auto'", "True or False"),
     (lambda: tfgc.train_step(net(), "mse", "sgd", run_eagerly=1), "run_eagerly=1", "True or False"),
-    (step_by_calls, "'calls'", "tfgc.enable(model, plan)"),
-    (lambda: tfgc.split(*planned_by_calls()), "'calls'", "strategy='optimal'"),
+    (lambda: tfgc.split(*planned_as_a_step()), "operations of a training step", "mode='compiled'"),
     (lambda: tfgc.disable(3), "3 is not", "give the model itself"),
     (lambda: tfgc.recompute(3), "not 3", "takes a function, a layer or a model"),
     (lambda: tfgc.split(net(), "two"), "n='two'", "an integer >= 1"),

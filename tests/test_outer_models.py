@@ -451,7 +451,7 @@ def test_nothing_of_a_part_is_left_where_the_whole_is_enabled_or_disabled(undo):
     inner.compile("sgd", "mse")
     tfgc.enable(inner, tfgc.plan(inner, example=X), on_oom="replan")
     expected = str(tfgc.status(inner))
-    assert "'calls'" in expected
+    assert "'optimal'" in expected
     inputs = keras.Input((6,))
     outer = keras.Model(inputs, Holder(inner)(inputs))
     if undo is None:  # puts back what it found
@@ -495,8 +495,8 @@ def test_the_error_names_functional_parts():
             "'many' is a subclassed model (Many), which has no graph of nodes to cut into segments. Enable each "
             f"functional part that it holds: {advised}"
         )
-        by_calls = ". Or plan it by the calls of its layers: give a batch, or its specs, as example=(x, y)"
-        assert str(caught.value) in (text, text + by_calls)
+        of_step = ". Or plan its step: give a batch, or its specs, as example=(x, y)"
+        assert str(caught.value) in (text, text + of_step)
     for call in advised.split(", "):
         if "nets[1]" not in call:
             eval(call, {"tfgc": tfgc, "model": model})

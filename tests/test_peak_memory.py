@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 from equality import mostly
 from memory import alone, info
-from tfgc._calls.call_plans import CallPlans
 
 import tfgc
 from tfgc._core.plan import Plan
@@ -105,26 +104,6 @@ def test_a_given_plan_predicts_for_the_mode_of_fit(mode):
     assert stand_ins.promised_bytes(tfgc.enable(model, plan)) == (expected, None)
     (planned,) = tfgc.status(model).plans
     assert planned.plan == plan
-
-
-@pytest.mark.parametrize("mode", mostly("graph", modes=MODES))
-def test_a_given_plan_by_calls_predicts_where_it_can(mode):
-    inner = keras.Sequential([L.Dense(WIDTH, activation="gelu") for _ in range(DEPTH)])
-    inner.build((None, WIDTH))
-    model = keras.Sequential([keras.Input((WIDTH,)), Within(inner), L.Dense(1)])
-    model.compile("sgd", "mse", **MODES[mode])
-    plan = CallPlans(model, X[:BATCH], xla=mode == "xla").least()
-    expected = None if mode == "compiled" else tfgc.estimate(model, BATCH, plan, mode=mode).needed_bytes
-    assert stand_ins.promised_bytes(tfgc.enable(model, plan)) == (expected, None)
-
-
-class Within(L.Layer):
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def call(self, x):
-        return self.inner(x)
 
 
 def test_a_plan_without_a_batch_predicts_nothing():

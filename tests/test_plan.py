@@ -167,8 +167,6 @@ def test_only_recomputed_segments_of_a_whole_plan_store_on_the_host():
         Segment(("a",), mode="keep", offload=True)
     with pytest.raises(OptionError, match="inner plan"):
         Segment(("a",), inner=Plan((stored,), "by hand", ()))
-    with pytest.raises(OptionError, match="plan by calls"):
-        Plan((stored,), "by hand", ("a",), calls=True)
     for link in (0, -1.0, float("nan")):
         with pytest.raises(OptionError, match="must be positive"):
             Plan((stored,), "by hand", ("a",), link=link)

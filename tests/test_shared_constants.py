@@ -4,7 +4,6 @@ import keras
 import memory
 import pytest
 import tensorflow as tf
-from tfgc._calls import reading, tracing
 
 import tfgc
 from tfgc._costs import node_costs
@@ -87,8 +86,7 @@ def test_predictions_count_constants_once_for_all_layers():
     """The numbers of both layers, and those that the gradient of `tf.gather` makes flat: 1 MB each."""
     held = memory.alone(held_by_a_plain_step)
     by_nodes = node_costs.annotate(keras_graph.Program(looked(), 64)).resident_bytes()
-    by_calls = sum(reading.read(tracing.trace(looked(), tf.ones((64, 64, 16)))).resident)
-    assert 2**21 <= by_nodes == by_calls <= held < 1.5 * by_nodes  # chunks are larger than what they hold
+    assert 2**21 <= by_nodes <= held < 1.5 * by_nodes  # chunks are larger than what they hold
 
 
 class Penalized(keras.layers.Dense):

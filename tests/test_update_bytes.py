@@ -11,7 +11,7 @@ import tfgc
 from tfgc._cli.commands import explain
 from tfgc._costs import update_bytes
 from tfgc._costs.update_bytes import Update
-from tfgc._planning import estimates, sweep
+from tfgc._planning import sweep
 
 optimizers = keras.optimizers
 KNOWN = {
@@ -160,7 +160,7 @@ class Subclassed(keras.Model):
         return x
 
 
-def test_plans_by_calls_count_them():
+def test_the_step_of_a_subclassed_model_counts_them():
     x = np.ones((8, 1024), "float32")
 
     def needed(optimizer):
@@ -171,53 +171,7 @@ def test_plans_by_calls_count_them():
     assert needed(optimizers.SGD(weight_decay=1e-3)) - needed("sgd") == pytest.approx(4 * 4 * 2**20, rel=0.01)
 
 
-def test_a_plan_by_calls_counts_those_of_two_weights():
-    """Where something is recomputed they wait for gradients, and updates of two weights overlap."""
-    x = np.ones((2048, 1024), "float32")
-
-    def needed(optimizer):
-        model = Subclassed()
-        model.compile(optimizer, "mse", jit_compile=False)
-        plan = tfgc.plan(model, example=x)
-        assert any(segment.mode == "recompute" for segment in plan.segments)
-        return tfgc.estimate(model, plan=plan, example=(x, x)).peak_bytes
-
-    assert needed(optimizers.SGD(weight_decay=1e-3)) - needed("sgd") == pytest.approx(2 * 4 * 2**20, rel=0.01)
-
-
-class Stack(keras.layers.Layer):
-    def __init__(self, layers, **kwargs):
-        super().__init__(**kwargs)
-        self.inner = layers
-
-    def call(self, x):
-        for layer in self.inner:
-            x = layer(x)
-        return x
-
-
-def with_a_layer_full_of_blocks():
-    """A functional model that is planned by calls."""
-    blocks = [Stack([keras.layers.Dense(256, "relu") for _ in range(2)]) for _ in range(6)]
-    return keras.Sequential([keras.Input((256,)), Stack(blocks, name="stack")])
-
-
-def test_a_plan_by_calls_of_a_functional_model_counts_those_of_the_named_optimizer():
-    model = with_a_layer_full_of_blocks()
-    plain, budget = tfgc.estimate(model, 1024, optimizer="lion").needed_bytes, "80%"
-    plan = tfgc.plan(model, 1024, budget=budget, optimizer="lion")
-    step = tfgc.estimate(model, 1024, plan, optimizer="lion")
-    assert plan.calls
-    assert step.needed_bytes <= 0.8 * plain
-
-    assert estimates.as_made(model, 1024, plan, mode="graph", optimizer="lion") == step
-    (point,) = [
-        p for p in sweep.sweep(model, "it", 1024, plans=[("its", plan)], optimizer="lion").others if p.name == "its"
-    ]
-    assert point.peak_bytes == step.peak_bytes
-
-
-def test_a_sweep_by_calls_counts_those_of_the_named_optimizer():
+def test_a_sweep_of_a_subclassed_model_counts_those_of_the_named_optimizer():
     model, x = Subclassed(), np.ones((64, 1024), "float32")
     plan = tfgc.plan(model, example=x, optimizer="lion")
     step = tfgc.estimate(model, plan=plan, example=x, optimizer="lion")

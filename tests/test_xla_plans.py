@@ -320,7 +320,7 @@ def timed():
     tfgc.plan(residual(1), 4, mode="xla", measure=True)
 
 
-def by_calls():
+def subclassed():
     tfgc.estimate(keras.Model(), 4, mode="compiled", example=np.zeros((4, 2)))
 
 
@@ -334,7 +334,7 @@ def batch_by_batch():
         (unknown_mode, "mode='xl': must be one of compiled, graph, xla; did you mean 'xla'"),
         (op_by_op, "mode='eager': .* op by op cannot be predicted"),
         (timed, "measure=True times layers as TensorFlow runs them, not as XLA compiles them"),
-        (by_calls, "mode='compiled': .* by the calls of its layers is predicted in 'graph' and 'xla'"),
+        (subclassed, "mode='compiled': the step of .* is predicted in 'graph' and 'xla'"),
         (batch_by_batch, "mode='compiled': .* one tf.function"),
     ],
 )
