@@ -67,7 +67,7 @@ def check_plans(count, folder, seed):
 
 def check_results(count, folder, seed, kinds=("md",)):
     rng, file, refused = random.Random(seed), folder / "results.json", 0
-    for _ in range(count):
+    for i in range(count):
         data, output = results(rng.choice(RESULTS)), folder / f"out.{kinds[i % len(kinds)]}"
         file.write_bytes(mutated(data, rng))
         if is_refused(run, report.command, file, "-o", output, "--json", folder / "out.json"):

@@ -9,10 +9,8 @@ import pytest
 import tensorflow as tf
 from equality import fresh, mostly, noise
 from faults import GREEDY, PASSES, Trap, arm, armed, checked
-from tfgc._calls import tracing
 
 import tfgc
-from tfgc._framework import isolated_traces
 from tfgc._planning import budgets, free_memory, planner
 from tfgc._planning.step_plans import StepPlans
 from tfgc._training import atomic_step, fit_guard, out_of_memory
@@ -168,22 +166,6 @@ def test_plain_variables_in_lists_are_put_back():
     assert [v.numpy() for v in held] != before
     assert step.take_back() is None
     assert [v.numpy() for v in held] == before
-
-
-def test_a_plan_that_is_made_in_the_step_sees_its_updates():
-    """They are noted in its trace, and not made."""
-    model = keras.Sequential([keras.Input((8,)), L.Dense(8), L.Dense(1)])
-    model.compile("adam", "mse")
-    model.optimizer.build(model.trainable_variables)
-    traced = [tracing.trace(model, (X, Y))]
-
-    def step():
-        traced.append(isolated_traces.in_own_thread(lambda: tracing.trace(model, (X, Y))))
-
-    atomic_step.AtomicStep(model, [model.optimizer], "compiled").around(step)()
-    outside, inside = [(len(one.updates), len(one.graph.get_operations())) for one in traced]
-    assert inside == outside
-    assert outside[0] == 4
 
 
 def test_metrics_that_the_first_step_makes_forget_it():

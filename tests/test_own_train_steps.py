@@ -7,7 +7,6 @@ import tensorflow as tf
 from equality import fresh, in_turn, mostly, noise
 from faults import Trap, arm, armed
 from memory import alone
-from tfgc._calls import tracing
 
 import tfgc
 from tfgc._units import format_bytes
@@ -312,13 +311,6 @@ class Halves(keras.Model):
             loss = tf.reduce_mean(self(one, training=True) ** 2) + share * tf.reduce_mean(self(other, training=True))
         self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
         return {"loss": loss}
-
-
-def traces_of(monkeypatch):
-    """Each symbolic trace of an own step from here on."""
-    traces, original = [], tracing.own_step
-    monkeypatch.setattr(tracing, "own_step", lambda *args, **kw: [traces.append(args[1]), original(*args, **kw)][1])
-    return traces
 
 
 def test_fits_of_one_batch_size_are_traced_once():
