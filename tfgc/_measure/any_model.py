@@ -62,7 +62,7 @@ def completed(model: keras.Model, example: Any, batch_size: int, optimizer: Any 
         model.compile(keras.optimizers.SGD(_LEARNING_RATE) if optimizer is None else optimizer, losses)
         example = keras.utils.pack_x_y_sample_weight(x, y, weight)
     if not keras_models.is_built(model):
-        step_traces.traced(model, examples.batch(example, batch_size))
+        step_traces.build(model, examples.batch(example, batch_size))
     return example
 
 

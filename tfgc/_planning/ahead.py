@@ -70,6 +70,8 @@ def of_fit(
     is_alone = getattr(model, "distribute_strategy", None) is tf.distribute.get_strategy()
     if not (is_whole and is_alone and step_plans.can_follow(request.strategy, request.options)):
         return None
+    if example is None and (batch_size is None or keras_models.has_own_step(model)):
+        return None
     if not (batch_size or batch_specs.batch_size(example)) or not model.trainable_weights:
         return None
     with contextlib.suppress(OptionError, UnsupportedModelError):  # what is wrong is said where layers are planned
@@ -124,13 +126,14 @@ def plans_for(
         raise OptionError(f"example={reprlib.repr(example)} holds no batch: give x or (x, y) of arrays or tensors")
     if batch_size not in (None, given):
         raise OptionError(f"batch_size={batch_size}, but the example is a batch of {given}: give either one")
-    if not keras_models.runs_graph(model) or keras_models.has_own_step(model):
-        return StepAhead(model, step_traces.traced(model, example))
-    if not model.compiled:
+    has_own_step = keras_models.has_own_step(model)
+    if not keras_models.runs_graph(model) or (has_own_step and example is not None):
+        return StepAhead(model, step_traces.of_step(model, example))
+    if not model.compiled or has_own_step:
         x = specs(model, given, input_shapes)[0] if example is None else example_sizes.inputs_of(model, example)
-        return StepAhead(model, step_traces.traced(model, x))
+        return StepAhead(model, step_traces.of_call(model, x))
     data = batch(model, given, input_shapes, example, None)
-    return StepAhead(model, step_traces.traced(model, data, has_targets=data is example))
+    return StepAhead(model, (step_traces.of_step if data is example else step_traces.of_stand_in)(model, data))
 
 
 def with_batch(example: Any, batch_size: int) -> Any:

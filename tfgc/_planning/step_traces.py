@@ -30,40 +30,49 @@ Result = TypeVar("Result")
 _SIZES = re.compile(r"incompatible with the layer|must be equal|[Ii]ncompatible shapes|[Ss]hapes? |same (shape|rank)")
 
 
-def traced(model: Any, batch: Any, *, has_targets: bool = True) -> Trace:
-    """The trace of a training step on a batch of these shapes; of one call, with a warning, if the step has none.
+def of_step(model: Any, batch: Any) -> Trace:
+    """The trace of a model's training step on a batch of these shapes; of one call, with a warning, if it has none.
 
     Args:
         model: The model.
         batch: `x`, `(x, y)` or `(x, y, sample_weight)` of arrays, tensors or specs.
-        has_targets: Whether the targets are for the model's compiled loss; else they stand in for such.
 
     Raises:
         UnsupportedModelError: If the model cannot be traced.
     """
-
-    def found(step: Callable, given: Any) -> Trace:
-        _build(model, step, given)
-        return _traced(model, step, given)
-
     specs = tf.nest.map_structure(_spec, batch)
-    return _first_way(model, specs, found, [(_compiled_step(model), specs)] if not has_targets else [])
+    return _first_way(model, specs, _ways(model, specs), functools.partial(_traced, model))
 
 
-def built(model: Any, batch: Any) -> None:
-    """Build the layers of a model that are not, as `traced` does, by a step that is traced and never run."""
-    _first_way(model, tf.nest.map_structure(_spec, batch), lambda step, given: _build(model, step, given))
+def of_call(model: Any, x: Any) -> Trace:
+    """The trace of one call of a model, and of the gradients of the mean of its outputs."""
+    specs = tf.nest.map_structure(_spec, x)
+    return _first_way(model, specs, [(functools.partial(_call, model), specs)], functools.partial(_traced, model))
+
+
+def of_stand_in(model: Any, batch: Any) -> Trace:
+    """The trace of a compiled model's step on inputs and what stands for targets, which the model does not see."""
+    specs = tf.nest.map_structure(_spec, batch)
+    return _first_way(model, specs, [(_compiled_step(model), specs)], functools.partial(_traced, model))
+
+
+def build(model: Any, batch: Any) -> None:
+    """Build the layers of a model that are not, as `of_step` does, by a step that is traced and never run."""
+    specs = tf.nest.map_structure(_spec, batch)
+    _first_way(model, specs, _ways(model, specs), functools.partial(_build, model))
+
+
+def _ways(model: Any, specs: Any) -> list[tuple[Callable, Any]]:
+    """The step of a model, if there is one, and one call, with what they take."""
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(specs)
+    is_whole = keras_models.has_own_step(model) or (model.compiled and y is not None)
+    return [(model.train_step, specs)] * is_whole + [(functools.partial(_call, model), x)]
 
 
 def _first_way(
-    model: Any, specs: Any, run: Callable[[Callable, Any], Result], ways: Iterable[tuple[Callable, Any]] = ()
+    model: Any, specs: Any, ways: Iterable[tuple[Callable, Any]], run: Callable[[Callable, Any], Result]
 ) -> Result:
-    """What comes of the first way of training that can be traced: the step, or one call, with a warning."""
-    x, y, _ = keras.utils.unpack_x_y_sample_weight(specs)
-    ways = [*ways]
-    if not ways and (keras_models.has_own_step(model) or (model.compiled and y is not None)):
-        ways.append((model.train_step, specs))
-    ways.append((functools.partial(_call, model), x))
+    """What comes of the first way of training that can be traced; a warning, if that is another than the step."""
     errors: list[Exception] = []
     for step, given in ways:
         try:
@@ -93,6 +102,7 @@ def _build(model: Any, step: Callable, batch: Any) -> None:
 
 
 def _traced(model: Any, step: Callable, batch: Any) -> Trace:
+    _build(model, step, batch)
     shapes = [spec.shape for spec in batch_specs.specs_in(batch)]
     with contextlib.ExitStack() as stack:
         stack.enter_context(isolated_traces.one_at_a_time)  # others would see the losses that layers hold meanwhile

@@ -144,7 +144,7 @@ class WholeStep:
         if not keras_models.is_built(self._model):
             specs = batch_specs.specs(batch, rows)
             with contextlib.suppress(UnsupportedModelError):
-                plan_report.planned(self._model, lambda: step_traces.built(self._model, specs), verbose=self._verbose)
+                plan_report.planned(self._model, lambda: step_traces.build(self._model, specs), verbose=self._verbose)
 
     def _signature(self, batch: Any) -> Signature:
         self._training.look()
