@@ -28,7 +28,9 @@ def tagger(metrics, weighted_metrics=None, loss="sparse_categorical_crossentropy
 def beside(*arguments, **more):
     """What metrics add to the predicted step, in parts of the logits."""
     plain = tagger(None, **more)
-    return (tfgc.estimate(tagger(*arguments, **more), 8).peak_bytes - tfgc.estimate(plain, 8).peak_bytes) / LOGITS
+    models = tagger(*arguments, **more), plain
+    peaks = [tfgc.estimate(model, 8, optimizer=model.optimizer).peak_bytes for model in models]  # by layers
+    return (peaks[0] - peaks[1]) / LOGITS
 
 
 @pytest.mark.parametrize(

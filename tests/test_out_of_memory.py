@@ -275,7 +275,7 @@ def test_fit_is_offered_what_it_can_do(monkeypatch, way):
     with strategy.scope():
         model = deep()
         model.compile("sgd", "mse", steps_per_execution=2 if way == "several steps" else 1)
-    tfgc.enable(model, planner.plan(model, 512, strategy="keep_all"))
+    tfgc.enable(model, planner.plan(model, 512, strategy="keep_all", mode="compiled"))
     message = message_of(lambda: model.fit(noise(512, 8), noise(512, 1), batch_size=512, verbose=0))
     assert message.startswith("a training step of 'sequential")
     assert ". Try budget=" in message

@@ -515,7 +515,7 @@ def test_the_error_advises_layers_where_there_are_no_functional_parts():
         tfgc.split(Empty(name="empty"), 2)
     assert str(caught.value) == (
         "'empty' is a subclassed model (Empty), which has no graph of nodes to cut into segments. tfgc.enable(model) "
-        "plans it by the calls of its layers at the first batch; to choose them: tfgc.enable(model, layers=[...])"
+        "plans its step at the first batch; to choose layers: tfgc.enable(model, layers=[...])"
     )
 
 

@@ -509,7 +509,7 @@ class Branching(keras.Model):
         (Subclassed, {"example": X, "budgt": "60%"}, "no option.*budgt"),
         (Subclassed, {"example": X, "budget": "70%", "mode": "compiled"}, "is predicted in 'graph' and 'xla'"),
         (Subclassed, {"example": X, "batch_size": 4}, "batch_size=4, but the example is a batch of 16"),
-        (Subclassed, {"example": tf.TensorSpec((None, 8))}, "its batch is open"),
+        (Subclassed, {"example": tf.TensorSpec((None, 8))}, "give each a number"),
     ],
 )
 def test_bad_input(build, options, message):

@@ -118,13 +118,11 @@ def plans_for(
     if batch_size is not None and example is not None:
         example = with_batch(example, batch_size)
     given = batch_size if example is None else batch_specs.batch_size(example)
-    if not given:
-        if example is None:
-            raise OptionError("give a batch_size: the bytes of a step are those of its batch")
-        if any(map(batch_specs.is_data, tf.nest.flatten(example))):
-            raise OptionError("example: its batch is open: give specs with a batch, or a batch_size")
+    if not given and example is None:
+        raise OptionError("give a batch_size: the bytes of a step are those of its batch")
+    if not given and not batch_specs.is_open(example):  # which is said where the step is traced
         raise OptionError(f"example={reprlib.repr(example)} holds no batch: give x or (x, y) of arrays or tensors")
-    if batch_size not in (None, given):
+    if given and batch_size not in (None, given):
         raise OptionError(f"batch_size={batch_size}, but the example is a batch of {given}: give either one")
     has_own_step = keras_models.has_own_step(model)
     if not keras_models.runs_graph(model) or (has_own_step and example is not None):

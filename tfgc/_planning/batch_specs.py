@@ -40,6 +40,11 @@ def batch_size(example: Any) -> int | None:
     return next((shape[0] for shape in shapes if shape.rank), None)
 
 
+def is_open(example: Any) -> bool:
+    """Whether the batch of an example is open."""
+    return any(is_data(v) and len(v.shape) and v.shape[0] is None for v in tf.nest.flatten(example))
+
+
 def is_data(value: Any) -> bool:
     """Whether a value is a tensor, an array or a spec of one, and no option of a call."""
     is_sized = hasattr(value, "shape") and not isinstance(value, type)  # NumPy's types have what its scalars have.

@@ -40,7 +40,7 @@ class Prediction(Shown):
             is traced, which is part of `peak_bytes` alone.
         allocated_bytes: The peak of the whole step that TensorFlow's allocator should report: it hands out chunks that
             are larger than requested. Under XLA, which has none, the heap that it lays out beside weights and
-            slots, with the gaps between buffers. From `tfgc.estimate` alone, else None.
+            slots, with the gaps between buffers. None for a step that is traced, of which live buffers are summed.
         most_allocated_bytes: The most that it should report, with the chunks of the weights: of several steps, or if
             the plan recomputes, from several states that a process may have left the allocator in, which decide where
             buffers go. Such a plan has 3 % more of this, or of all buffers if they are more, and 5 % for XLA, weights
@@ -161,9 +161,8 @@ def _with_margin(most: int, step: Prediction, xla: bool) -> int:
 
 
 def allocated_bytes(step: Prediction) -> int:
-    """The `allocated_bytes` of a step of `estimate`, which always says them."""
-    assert step.allocated_bytes is not None
-    return step.allocated_bytes
+    """The `allocated_bytes` of a step of `estimate`; of one that is traced its live buffers."""
+    return step.peak_bytes if step.allocated_bytes is None else step.allocated_bytes
 
 
 def _summed(step: StepEvents) -> Prediction:

@@ -136,6 +136,8 @@ def switch(model: keras.Model, plan: Plan | None, layers: Selector | Iterable[Se
         chosen = layer_selectors.choose(model, layers)
         layer_calls.restore_calls(model)
         layer_calls.replace_calls(model, chosen)
+    elif plan is not None and plan.operations:
+        plan_later(model, Request.of(plan), False)
     else:
         assert plan is not None
         check_segments(model, plan)

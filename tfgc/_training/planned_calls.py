@@ -171,7 +171,7 @@ class PlannedCalls:
         sizes = [function_trace.filled(shape, self._rows) for shape in shapes]
         is_known = all(s.is_fully_defined() for s in sizes)
         if not all(t.shape.is_fully_defined() for t in trace.function.graph.inputs[: reading.count]):
-            if self.has_budget and not is_known:
+            if self.has_budget and not is_known and self._request.plan is None:
                 raise OptionError(_OPEN.format(self._request.budget))
             trace = trace.counting(function_trace.rows_of(sizes), sizes)
         plans = TracePlans(trace, self._request, sizes, False, budgets.fixed_bytes(self._model))
