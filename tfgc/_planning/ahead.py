@@ -125,7 +125,7 @@ def plans_for(
     if given and batch_size not in (None, given):
         raise OptionError(f"batch_size={batch_size}, but the example is a batch of {given}: give either one")
     has_own_step = keras_models.has_own_step(model)
-    if not keras_models.runs_graph(model) or (has_own_step and example is not None):
+    if not keras_models.runs_graph(model) or (has_own_step and example is not None) or not given:
         return StepAhead(model, step_traces.of_step(model, example))
     if not model.compiled or has_own_step:
         x = specs(model, given, input_shapes)[0] if example is None else example_sizes.inputs_of(model, example)

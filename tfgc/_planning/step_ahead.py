@@ -8,7 +8,7 @@ import itertools
 from typing import Any
 
 from tfgc._core.plan import Plan
-from tfgc._errors import InfeasibleBudgetError, PlanMismatchError
+from tfgc._errors import PlanMismatchError
 from tfgc._planning import described, function_trace
 from tfgc._planning.request import Request
 from tfgc._planning.step_plans import Rewritten, StepPlans
@@ -43,23 +43,18 @@ class StepAhead:
 
     def asked(self, request: Request, fixed: int) -> Plan:
         """The plan that a step is trained by which a request asks for, with `fixed` bytes of variables."""
-        return TracePlans(self._trace, request, self._shapes, False, fixed, self._plans).described()
+        return self._first(request, fixed).described()
+
+    def _first(self, request: Request, fixed: int) -> TracePlans:
+        return TracePlans(self._trace, request, self._shapes, False, fixed, self._plans)
 
     def least(self) -> Plan:
         """The plan of least peak."""
         return self._described(self._plans.least(), "optimal")
 
     def fitting(self, total: int, fixed: int) -> Plan:
-        """The plan of least work that is simulated to need at most so many bytes.
-
-        Raises:
-            InfeasibleBudgetError: If there is none.
-        """
-        held = fixed + self.input_bytes
-        try:
-            return self._described(self._plans.within(total - held), "budget")
-        except InfeasibleBudgetError as error:
-            raise InfeasibleBudgetError(total, held + error.least, error.node) from None
+        """The plan for a budget of so many bytes; `InfeasibleBudgetError` if there is none."""
+        return self._described(self._first(Request(budget=total), fixed).plan, "budget")
 
     def front(self) -> list[Plan]:
         """Plans from the least peak to the plain step, each with less work than the one before."""

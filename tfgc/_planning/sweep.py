@@ -100,8 +100,8 @@ def front_of(
         limit, found, least = budget_bytes(budget, lambda: plans.plain_bytes(fixed), resident), None, None
         try:
             found = plans.fitting(limit, fixed)
-            if found not in front:  # as low as the first one, by more work, but with smaller gaps between chunks
-                front.insert(0, found)
+            if found not in front:
+                front.insert(sum(_peak(other) < _peak(found) for other in front), found)
         except InfeasibleBudgetError as error:
             least = error.least
         bought.append((str(budget), limit, found, least))
@@ -128,6 +128,10 @@ def front_of(
         others=tuple(_point(name, plan, plans, fixed, baseline) for name, plan in others),
         choices=choices,
     )
+
+
+def _peak(plan: Plan) -> int:
+    return 0 if plan.outlook is None else plan.outlook.peak_bytes
 
 
 def _point(name: str, plan: Plan, plans: NodePlans | StepAhead, fixed: int, baseline: Prediction) -> FrontPoint:
