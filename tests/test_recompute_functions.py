@@ -79,6 +79,28 @@ def test_arguments_of_every_kind(graph):
     same(gradients(call(fn), (X, W), graph=graph), gradients(call(recomputed), (X, W), graph=graph))
 
 
+@BOTH
+def test_a_tensor_that_is_given_or_returned_twice_is_one_tensor(graph):
+    """What comes together there was added up in another order. Self-attention is called so."""
+
+    def fn(a, b):
+        y = tf.sin(a) * 0.7 + b * b * 0.3 + b * a
+        return {"a": y, "b": y}, y
+
+    def call(f):
+        def called(x):
+            made, y = f(x, x)
+            assert made["a"] is made["b"] is y
+            return made["a"] * 0.9 + made["b"] * 1.7 + tf.tanh(y)
+
+        return called
+
+    with graph_optimizer.off():
+        plain = gradients(call(fn), (noise(64, 8),), graph=True)
+        same(plain, gradients(call(tfgc.recompute(fn)), (noise(64, 8),), graph=graph))
+    same(tfgc.recompute(fn)(X, X * 2.0), fn(X, X * 2.0))
+
+
 @dataclasses.dataclass
 class Config:
     scale: float
