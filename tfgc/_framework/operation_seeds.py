@@ -53,7 +53,7 @@ class Numbers:
             yield
             return
         graph: Any = tf.compat.v1.get_default_graph()
-        _numbers[graph] = self.count
+        _numbers[graph] = self._before  # TensorFlow traces twice what makes variables.
         if isinstance(of, tf.Graph):
             graph.seed = of.seed
         try:

@@ -79,7 +79,6 @@ class Pair:
         if outer or {*map(id, watched)} != {*map(id, joint.watched)}:
             if chooses:
                 python_random.rewind(start)
-            numbers.put_back()
             joint = own_replica.in_own_thread(functools.partial(traced, outer, watched))
         self.joint, self.outer, self._name = joint, outer, name
         self._draws = numbers.are_drawn
