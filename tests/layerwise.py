@@ -153,7 +153,7 @@ def _ways(build, run, ways, policy, masked, wrap):
             except Exception as error:
                 yield Comparison(name, "crash", one_line(error))
                 continue
-        regularized = any(v.regularizer is not None for v in model.trainable_variables)
+        regularized = any(step.losses for step in found)
         kept = tuple(reason(w.message) for w in caught if issubclass(w.category, tfgc.NotReplayableWarning))
         yield Comparison(
             name, *_judge(lambda loop: plain(loop)[:steps], found[:steps], baseline, policy, regularized), kept
@@ -181,7 +181,8 @@ def _judge(plain, found, baseline, policy, regularized):
     except AssertionError as error:
         if baseline == "graph" and _within_spread(plain("graph"), plain("eager"), found, TOLERANCE[policy]):
             return "spread", ""
-        # A penalty reads the weight once more, outside: of three terms or more the sum depends on their order.
+        # A penalty reads a weight once more, outside, or what the layer returns as it got it, inside: of three terms or
+        # more the sum depends on their order.
         if baseline == "off" and regularized and _within_spread(plain("off"), plain("off"), found, ROUNDINGS):
             return "rounding", ""
         return "mismatch", " ".join(str(error).split())[:300]

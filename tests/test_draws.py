@@ -16,6 +16,7 @@ from tensorflow.python.eager import context
 
 import tfgc
 from tfgc._core.plan import Plan
+from tfgc._framework import graph_optimizer
 from tfgc._pure import random_draws
 from tfgc._tracing import keras_graph
 
@@ -388,6 +389,33 @@ def test_recomputed_functions_draw_apart():
             y = tf.reduce_sum(function(x))
         drawn.append(tape.gradient(y, x).numpy())
     assert (drawn[0] != drawn[1]).mean() > 0.9
+
+
+@pytest.mark.parametrize("in_eager_code_before", [False, True])
+def test_calls_in_a_graph_draw_what_the_plain_graph_would(in_eager_code_before):
+    """All calls by one trace drew the same; so did the code around them, which TensorFlow numbers from zero, too."""
+
+    def drawn(wrap):
+        keras.utils.set_random_seed(3)
+        # Keras makes its generator there, so that TensorFlow traces twice.
+        function = wrap(lambda x: x * tf.random.uniform((8,)) + tf.random.normal((8,)) * keras.random.normal((8,)))
+        if in_eager_code_before:
+            function(tf.ones((8,)))
+
+        @tf.function
+        def step(x):
+            if x.shape.rank == 2:
+                tf.random.set_seed(4)  # for this graph
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = [tf.random.uniform((8,)), function(x), tf.random.normal((8,)), function(x), tf.random.uniform((8,))]
+            return [*y, tape.gradient(y, x)]
+
+        return [step(tf.ones((8,))), step(tf.ones((8,))), step(tf.ones((8, 1)))]
+
+    with graph_optimizer.off():
+        for found, expected in zip(tf.nest.flatten(drawn(tfgc.recompute)), tf.nest.flatten(drawn(lambda fn: fn))):
+            np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.filterwarnings("ignore::tfgc.NotReplayableWarning")

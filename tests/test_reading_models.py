@@ -56,7 +56,7 @@ def targets(build):
 @pytest.mark.parametrize(("build", "mode"), in_turn(MODELS))
 def test_enabled_model_trains_as_the_plain_one(build, mode):
     # They have a bias whose gradient is zero but for rounding.
-    with graph_optimizer.off() if build in (nested_frozen_inference, unet) else contextlib.nullcontext():
+    with graph_optimizer.off() if build in (nested_frozen_inference, shared, unet) else contextlib.nullcontext():
         check_enabled(build, MODELS[build], targets(build), mode, segments=4)
 
 

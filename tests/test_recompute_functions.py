@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import gc
 import sys
+import threading
 import weakref
 
 import keras
@@ -77,6 +78,36 @@ def test_arguments_of_every_kind(graph):
         return lambda x, w: f(x, True, "sum", scale=2.0, table={"w": w, "note": "text"})
 
     same(gradients(call(fn), (X, W), graph=graph), gradients(call(recomputed), (X, W), graph=graph))
+
+
+@BOTH
+def test_a_tensor_that_is_given_or_returned_twice_is_one_tensor(graph):
+    """What comes together there was added up in another order. Self-attention is called so."""
+
+    def fn(a, b):
+        y = tf.sin(a) * 0.7 + b * b * 0.3 + b * a
+        return {"a": y, "b": y}, y
+
+    def call(f):
+        def called(x):
+            made, y = f(x, x)
+            assert made["a"] is made["b"] is y
+            return made["a"] * 0.9 + made["b"] * 1.7 + tf.tanh(y)
+
+        return called
+
+    with graph_optimizer.off():
+        plain = gradients(call(fn), (noise(64, 8),), graph=True)
+        same(plain, gradients(call(tfgc.recompute(fn)), (noise(64, 8),), graph=graph))
+    same(tfgc.recompute(fn)(X, X * 2.0), fn(X, X * 2.0))
+
+
+def test_a_call_by_a_known_trace_starts_no_thread(monkeypatch):
+    """Traces have threads of their own: a third of the time of a small call."""
+    recomputed = tfgc.recompute(keras.layers.Dense(3))
+    gradients(recomputed, (X,))
+    monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread"))
+    gradients(recomputed, (X,))
 
 
 @dataclasses.dataclass

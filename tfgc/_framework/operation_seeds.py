@@ -19,29 +19,47 @@ _numbers: Any = versions.attribute(random_seed, "_graph_to_seed_dict")
 _counts: Any = weakref.WeakKeyDictionary()
 
 
-@contextlib.contextmanager
-def continued() -> Iterator[None]:
-    """Number what draws in the graph being built on from where the last one ended, as in one graph of all."""
-    if context.global_seed() is None:  # What draws gets a seed of its own, and there is no stream of them.
-        yield
-        return
-    graph, stream = tf.compat.v1.get_default_graph(), versions.attribute(context.context(), "_rng")
-    _numbers[graph] = _counts.get(stream, 0)
-    try:
-        yield
-    finally:
-        _counts[stream] = _numbers[graph]
+class Numbers:
+    """Numbers of operations where this was made: in the graph, or in all traces of eager code since a seed was set."""
 
+    def __init__(self) -> None:
+        self._all, of = _numbers, tf.compat.v1.get_default_graph()
+        if tf.executing_eagerly():
+            # What draws without any seed gets one of its own, and there is no stream of them.
+            is_seeded = context.global_seed() is not None
+            self._all, of = _counts, versions.attribute(context.context(), "_rng") if is_seeded else None
+        self._of: Any = (lambda: None) if of is None else weakref.ref(of)  # What is traced there may outlive a graph.
+        self._before = self.count
 
-def count() -> int:
-    """How many operations have a number."""
-    return 0 if context.global_seed() is None else _counts.get(versions.attribute(context.context(), "_rng"), 0)
+    @property
+    def count(self) -> int:
+        """How many operations have a number."""
+        return 0 if (of := self._of()) is None else self._all.get(of, 0)
 
+    @property
+    def are_drawn(self) -> bool:
+        """Whether an operation got one since this was made."""
+        return self.count != self._before
 
-def put_back(before: int) -> None:
-    """Number what is traced next as what was traced since there were so many."""
-    if context.global_seed() is not None:
-        _counts[versions.attribute(context.context(), "_rng")] = before
+    def put_back(self) -> None:
+        """Number what is traced next as what was traced since this was made."""
+        if (of := self._of()) is not None:
+            self._all[of] = self._before
+
+    @contextlib.contextmanager
+    def continued(self) -> Iterator[None]:
+        """Number what draws in the graph being built on from where the last one ended, as in one graph of all."""
+        if (of := self._of()) is None:
+            yield
+            return
+        graph: Any = tf.compat.v1.get_default_graph()
+        _numbers[graph] = self._before  # TensorFlow traces twice what makes variables.
+        if isinstance(of, tf.Graph):
+            graph.seed = of.seed
+        try:
+            yield
+        finally:
+            self._all[of] = _numbers[graph]
 
 
 @contextlib.contextmanager

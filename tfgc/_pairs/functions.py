@@ -39,6 +39,7 @@ class Directions:
 
     def __init__(self, joint: Joint, plan: Plan | None = None) -> None:
         self.joint, self._parts = joint, dict[Any, Part]()
+        self._parts_of: dict[tuple[int, ...], list[int]] = {}
         own_replica.in_own_thread(lambda: self._read(plan))
 
     def _read(self, plan: Plan | None) -> None:
@@ -108,4 +109,6 @@ class Directions:
 
     def parts_of(self, through: tuple[int, ...]) -> list[int]:
         """Of how many tensors each gradient consists: one, three if it is sparse, none if there is none."""
-        return own_replica.in_own_thread(lambda: self.joint.flat(through))[0].parts
+        if through not in self._parts_of:
+            self._parts_of[through] = own_replica.in_own_thread(lambda: self.joint.flat(through))[0].parts
+        return self._parts_of[through]

@@ -33,6 +33,7 @@ class Joint:
         specs: Of their tensors.
         flows: For each of their tensors whether gradients flow to it.
         xla: Whether XLA will compile it: gradients of branches are others there.
+        numbers: Of the operations that draw where it is called.
         outer: Tensors that it closes over and gradients flow to.
         watched: The variables that gradients flow to. Default: those that train.
 
@@ -58,10 +59,12 @@ class Joint:
         specs: Sequence[tf.TensorSpec],
         flows: Sequence[bool],
         xla: bool,
+        numbers: operation_seeds.Numbers,
         outer: Sequence[tf.Tensor] = (),
         watched: Sequence[Any] | None = None,
     ) -> None:
         self._fn, self._packing, self._outer, self._watched = fn, packing, outer, watched
+        self._numbers = numbers
         self._flows = [*flows, *(True for _ in outer)]
         self.losses: list[keras.Layer] = []
         self.captured: list[tf.Tensor] = []
@@ -84,7 +87,7 @@ class Joint:
             self._tape,
             added_losses.losses_noted() as losses,
             graph_building.captures_replaced(stand_ins, self.captured),
-            operation_seeds.continued(),
+            self._numbers.continued(),
         ):
             self._tape.watch([t for t, flows in zip(tensors, self._flows) if flows and is_differentiable(t)])
             self._tape.watch(self._watched or [])

@@ -63,15 +63,15 @@ class Pair:
 
         def traced(*others: Any) -> Joint:
             with around.reentered():
-                return Joint(fn, packing, specs, flows, xla, *others)
+                return Joint(fn, packing, specs, flows, xla, numbers, *others)
 
         xla = private_api.in_xla()
-        start, drawing = python_random.state(), operation_seeds.count()
+        start, numbers = python_random.state(), operation_seeds.Numbers()
         try:
             joint = own_replica.in_own_thread(traced)
         except Exception:
             python_random.rewind(start)
-            operation_seeds.put_back(drawing)
+            numbers.put_back()
             raise
         chooses = python_random.state() != start  # so that the next call may do another thing
         outer = list({id(t): t for t in joint.captured if is_differentiable(t) and may_flow(t)}.values())
@@ -79,11 +79,12 @@ class Pair:
         if outer or {*map(id, watched)} != {*map(id, joint.watched)}:
             if chooses:
                 python_random.rewind(start)
-            operation_seeds.put_back(drawing)
             joint = own_replica.in_own_thread(functools.partial(traced, outer, watched))
         self.joint, self.outer, self._name = joint, outer, name
+        self._draws = numbers.are_drawn
         # What an attribute of a layer holds may be another tensor next time.
-        self.may_serve_again = not (chooses or any(map(is_differentiable, joint.captured)))
+        is_like_others = not (chooses or any(map(is_differentiable, joint.captured)))
+        self.may_serve_again = is_like_others and self._draws_apart
         self._owner: Callable[[], Any] = weakref.ref(owner) if owner is not None else lambda: None
         self._plan, self.planned_for = plan, packing.shapes
 
@@ -109,7 +110,12 @@ class Pair:
         """Whether what gradients flow to now, besides arguments, is what they flowed to when it was traced."""
         joint = self.joint
         is_closed = not any(is_differentiable(t) and may_flow(t) for t in joint.captured)
-        return is_closed and {*map(id, _watched(joint))} == {*map(id, joint.watched)}
+        return self._draws_apart and is_closed and {*map(id, _watched(joint))} == {*map(id, joint.watched)}
+
+    @property
+    def _draws_apart(self) -> bool:
+        """Whether two calls by it draw apart. In one graph they do not: operations have seeds by their number."""
+        return tf.executing_eagerly() or not self._draws
 
     def __call__(self, arguments: Any, tensors: Sequence[tf.Tensor]) -> Any:
         """The results for the flat tensors of some arguments."""

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import NotReplayableWarning, UnsupportedModelError, warn
-from tfgc._framework import added_losses, own_replica, private_api
+from tfgc._framework import added_losses, graph_building, own_replica, private_api
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.surroundings import Surroundings
 from tfgc._pairs.code import Code
@@ -99,7 +99,8 @@ class Pairs:
         if obstacle:
             return self._plainly(obstacle, fn, args, kwargs), None
         self.obstacle = None
-        if private_api.has_tangents([*tensors, *map(tf.convert_to_tensor, pair.joint.variables)]):
+        handles = (graph_building.capture(variable.handle) for variable in pair.joint.variables)
+        if private_api.has_tangents([*tensors, *handles]):
             return fn(*args, **kwargs), None
         return pair((args, kwargs), tensors), pair
 

@@ -36,14 +36,14 @@ class Packing:
     """
 
     def __init__(self, value: Any, made: bool = False) -> None:
-        self.tensors: list[tf.Tensor] = []  # until they are taken
+        self.tensors: list[tf.Tensor] = []  # until they are taken, each once
         self.specs: list[tf.TensorSpec] = []  # from then on: their static shapes and dtypes
         self.unsupported: str | None = None  # why a function with this value cannot be recomputed
-        self._made = made
+        self._made, self._places = made, dict[int, int]()
         self._leaves = [self._take(leaf) for leaf in tf.nest.flatten(value)]
         self._structure = tf.nest.map_structure(lambda _: None, value)
         plain = (leaf.kind == "tensor" and leaf.static is None and not leaf.attached for leaf in self._leaves)
-        self._flat = type(value) is list and len(value) == len(self._leaves) and all(plain)
+        self._flat = type(value) is list and len(value) == len(self._leaves) == len(self.tensors) and all(plain)
 
     def _take(self, value: Any) -> _Leaf:
         """Take the tensors out of a value that is no structure."""
@@ -65,22 +65,17 @@ class Packing:
                 self.unsupported = f"it returns {what}. Return a tuple or dict instead"
             return _Leaf("static", value)
         activation, logits = tensor_attributes.activation(value)
-        slots: list[int] = []
-        known: dict[int, int] = {}
-        if activation is not None:
-            slots.append(known.setdefault(id(logits), self._slot(logits)))
-        if activation is None or not self._made:
-            slots.append(known.setdefault(id(value), self._slot(value)))
-        attached = []
-        for name, tensor in tensor_attributes.attributes(value):
-            if id(tensor) not in known:
-                known[id(tensor)] = self._slot(tensor)
-            attached.append((name, known[id(tensor)]))
-        return _Leaf("tensor", activation, tuple(slots), tuple(attached))
+        slots = [self._slot(logits)] if activation is not None else []
+        slots += [self._slot(value)] if activation is None or not self._made else []
+        attached = tuple((name, self._slot(tensor)) for name, tensor in tensor_attributes.attributes(value))
+        return _Leaf("tensor", activation, tuple(slots), attached)
 
     def _slot(self, tensor: Any) -> int:
-        self.tensors.append(tensor)
-        return len(self.tensors) - 1
+        """The position of a tensor. One that comes twice has one, so that its gradients are added up in one place."""
+        if id(tensor) not in self._places:
+            self._places[id(tensor)] = len(self.tensors)
+            self.tensors.append(tensor)
+        return self._places[id(tensor)]
 
     def take_tensors(self) -> list[tf.Tensor]:
         """Hand over the tensors and keep only their dtypes and static shapes."""
@@ -115,6 +110,7 @@ class Packing:
         """Slots of logits, attached to tensors or behind them, that a trace of the tensors `given` never looked at."""
         returned_ids = {id(tensor) for tensor in returned}
         found = set()
+        values = {leaf.slots[-1] for leaf in self._leaves if leaf.slots}
         for leaf in self._leaves:
             if leaf.kind != "tensor":
                 continue
@@ -122,7 +118,7 @@ class Packing:
             least = {leaf.slots[0]: 1} if leaf.static is not None else {}
             # A mask counts as read: that there is one may matter.
             logits = (slot for name, slot in leaf.attached if name == tensor_attributes.LOGITS)
-            for slot in {*least, *logits} - {leaf.slots[-1]}:
+            for slot in {*least, *logits} - values:
                 consumers = len(given[slot].consumers())
                 if consumers <= least.get(slot, 0) and id(given[slot]) not in returned_ids:
                     found.add(slot)

@@ -11,13 +11,14 @@ write over. https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core
 """
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfgc._framework import concrete_functions
 from tfgc._step import inner_reads
+from tfgc._step.merged import merged
 from tfgc._step.step import NOT_OF_THE_STEP, VIEWS
 
 
@@ -50,6 +51,7 @@ class Inlined:
         waited: dict[str, list[str]] = {name: [] for name, _ in read_as}
         stateful: list[str] = []
         at = _positions(graph)
+        same = functools.cache(lambda: merged(graph, at))
         begins: list[int] = []
         self.graphs.append((graph, begins))
 
@@ -88,7 +90,7 @@ class Inlined:
                         read_as[op.name, i] = read[i]  # what a loop handed on
                     read[i] = f"{scope}{op.name}/read/{i}"
             if op.type == "AddN" and len(read) > 2 and op.name in at and op.outputs[0].dtype != tf.variant:
-                k = next((k for k, t in enumerate(op.inputs) if _may_be_written_over(t, op, at)), 0)
+                k = _written_over(op, at, same())
                 read[0], read[k] = read[k], read[0]
                 *sums, (_, *read) = _sums(f"{scope}{op.name}", read)
                 for name, *pair in sums:
@@ -117,16 +119,25 @@ class Inlined:
         self.nodes.append(made)
 
 
-def _may_be_written_over(tensor: tf.Tensor, by: tf.Operation, at: Mapping[str, int]) -> bool:
-    """Whether a tensor is the step's own, or comes to a gradient from outside, and nothing that runs reads it later."""
+def _written_over(sum_of_many: tf.Operation, at: Mapping[str, int], same: Mapping[str, list[tf.Operation]]) -> int:
+    """The position of the term that a sum begins with: the first that lies in what nothing else reads."""
+    buffers = [_buffer(t, sum_of_many, at, same) for t in sum_of_many.inputs]
+    return next((k for k, buffer in enumerate(buffers) if buffer is not None and buffers.count(buffer) == 1), 0)
+
+
+def _buffer(tensor: tf.Tensor, by: tf.Operation, at: Mapping[str, int], same: Mapping[str, Any]) -> Hashable:
+    """What a tensor lies in, if that is the step's own or comes to a gradient from outside, and is not read later."""
     results, given = ({id(t) for t in row} for row in (tensor.graph.outputs, tensor.graph.inputs))
-    while id(tensor) not in results and all(at.get(op.name, 0) <= at[by.name] for op in tensor.consumers()):
-        if tensor.op.type == "Placeholder":
-            return id(tensor) not in given
-        if tensor.op.type not in VIEWS or not tensor.op.inputs:
-            return tensor.op.type not in NOT_OF_THE_STEP
-        tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
-    return False
+    while True:
+        op, i = tensor.op, tensor.value_index
+        alike = [other.outputs[i] for other in same[op.name]]
+        if any(id(t) in results or any(at.get(op.name, 0) > at[by.name] for op in t.consumers()) for t in alike):
+            return None
+        if op.type == "Placeholder":
+            return None if id(tensor) in given else (op.name, i)
+        if op.type not in VIEWS or not op.inputs:
+            return None if op.type in NOT_OF_THE_STEP else (alike[0].op.name, i)
+        tensor = op.inputs[i if op.type == "IdentityN" else 0]
 
 
 def _positions(graph: Any) -> dict[str, int]:
