@@ -99,7 +99,7 @@ class Pairs:
         if obstacle:
             return self._plainly(obstacle, fn, args, kwargs), None
         self.obstacle = None
-        if private_api.has_tangents([*tensors, *map(tf.convert_to_tensor, pair.joint.variables)]):
+        if private_api.has_tangents([*tensors, *(tf.convert_to_tensor(v.handle) for v in pair.joint.variables)]):
             return fn(*args, **kwargs), None
         return pair((args, kwargs), tensors), pair
 
