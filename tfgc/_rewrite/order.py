@@ -157,9 +157,15 @@ class _Passes:
         """The heavy gradients: of those whose heavy gradients before are done, the one of least new forward bytes."""
         behind, missing, follow = self.behind, self.goals_missing.copy(), self.follow
         ready = [i for i in self.goals if not missing[i]]
-        waits = self.by_price  # whether goals still need forward operations
+        needed = [i for i in self._undone(self.goals) if i not in self.late] if self.by_price else []
+        waiting: dict[int, list[int]] = {}  # for each goal that was ready what it needs that makes forward bytes
         while ready:
-            prices = {i: self._price(i) if waits else 0 for i in ready}
+            while needed and needed[-1] in self.done:
+                needed.pop()
+            for i in ready if needed else ():  # what runs has all that it needs: more is never missing
+                before = waiting[i] if i in waiting else self._undone([i])
+                waiting[i] = [j for j in before if j not in self.late and j not in self.done and self.makes[j]]
+            prices = {i: sum(map(self.makes.__getitem__, waiting.get(i, ()))) if needed else 0 for i in ready}
             longest = min(ready, key=lambda i: (-follow[i], i))
             goal = min(ready, key=lambda i: (prices[i], i)) if self.by_price else longest
             self.chose = self.chose or goal != longest
@@ -169,10 +175,6 @@ class _Passes:
                 missing[j] -= 1
                 if not missing[j]:
                     ready.append(j)
-            waits = waits and any(i not in self.late for i in self._undone(self.goals))
-
-    def _price(self, goal: int) -> int:
-        return sum(self.makes[i] for i in self._undone([goal]) if i not in self.late)
 
     def _undone(self, goals: list[int]) -> Iterator[int]:
         """What must still run for some operations."""
