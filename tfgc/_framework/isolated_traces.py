@@ -8,6 +8,7 @@ neither. What else Keras keeps for each thread (names, policies, the global seed
 import contextlib
 import ctypes
 import functools
+import gc
 import math
 import threading
 import time
@@ -61,6 +62,8 @@ def in_own_thread(
     done = threading.Event()
 
     def run() -> None:
+        collects = gc.isenabled()
+        gc.disable()  # what is made is kept, or goes by itself: Python's collector would walk over all of it in vain
         try:
             _state().update(handed)
             try:
@@ -69,6 +72,8 @@ def in_own_thread(
                 raised.append(error)
             made.update({name: value for name, value in _state().items() if name not in _SURROUNDINGS})
         finally:
+            if collects:
+                gc.enable()
             done.set()
 
     thread = threading.Thread(target=run, name="tfgc trace")

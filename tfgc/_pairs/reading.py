@@ -126,7 +126,7 @@ class Reading:
                 name="",
             )
             known |= zip(own, made)
-            return [tf.identity(known[name]) for name in wanted]
+            return [known[name] for name in wanted]
 
         function = tf.function(build, autograph=False, experimental_attributes={"_noinline": stays})
         called = [concrete_functions.known(function.get_concrete_function(*given.values())), *self.trace.registered]

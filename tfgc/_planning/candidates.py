@@ -19,8 +19,8 @@ from tfgc._rewrite.order import ordered
 from tfgc._rewrite.recompute import Cut, recomputed
 from tfgc._step.step import Step
 
-# Places where segments may start, for all calls of a step together.
-_PLACES = 150
+# Places where segments may start, for all calls of a step together: for the least peak, and for a room.
+_PLACES, _ROOM_PLACES = 100, 150
 # Times that costs are read off a better plan, and what the next one has to come to for another time.
 _ROUNDS, _BETTER = 4, 0.99
 # Levels that are simulated each time, as multiples of the least peak that costs say, and once more at the end.
@@ -88,7 +88,7 @@ class Candidates:
         self.found.append(self.judged(cut for each, plan in plans for cut in each.cuts(plan)))
         best, before = min(self._first, self.found[-1], key=_by_peak), math.inf
         for _ in range(_ROUNDS):
-            costs = self._costs(best)
+            costs = self._costs(best, _PLACES)
             level = max(map(least_peak, costs))
             fronts = [Front(each, int(_LAST_LEVELS[-1] * level) + 1) for each in costs]
             judged = [self.judged(cuts) for cuts in self._cuts(fronts, [level * each for each in _LEVELS])]
@@ -141,7 +141,7 @@ class Candidates:
         """Find those of least work below so many bytes."""
         last = self._first
         for _ in range(_CLOCKS):
-            fronts = [Front(each, room) for each in self._costs(last)]
+            fronts = [Front(each, room) for each in self._costs(last, _ROOM_PLACES)]
             tried = [(0.0, 0.0)]  # levels, and what the plans need
             level = float(room)
             for _ in range(_TRIES):
@@ -157,9 +157,9 @@ class Candidates:
                 tried.append((level, peak_bytes))
                 level -= max(1.0, slope) * (peak_bytes - _AIM * room)
 
-    def _costs(self, plan: Candidate) -> list[CutCosts]:
+    def _costs(self, plan: Candidate, count: int) -> list[CutCosts]:
         """What segments cost, read off the step by a plan, whose cuts have more places around them."""
-        most = max(8, _PLACES // len(self.regions))
+        most = max(8, count // len(self.regions))
         found = []
         for each in self.regions:
             near = [each.place[cut.behind] + 1 for cut in plan.cuts if cut.behind in each.place]

@@ -24,29 +24,28 @@ from tfgc._step.step import HEAVY, Step
 
 def ordered(step: Step) -> Step:
     """The same operations in the order in which they run."""
-    by_price = _Pass(step, by_price=True)
-    made = step.reordered(by_price.run())
-    if not by_price.chose:
+    passes = _Passes(step)
+    made = step.reordered(passes.run(by_price=True))
+    if not passes.chose:
         return made
-    return min(made, step.reordered(_Pass(step, by_price=False).run()), key=peak)
+    return min(made, step.reordered(passes.run(by_price=False)), key=peak)
 
 
-class _Pass:
-    def __init__(self, step: Step, by_price: bool) -> None:
+class _Passes:
+    def __init__(self, step: Step) -> None:
         self.step, self.ops = step, step.ops
-        self.by_price = by_price
         self.chose = False  # whether another rule would have taken another goal
         self.loose = sorted(step.ops)  # as made; copies behind all that was traced
         self.late = {i for i, op in step.ops.items() if op.segment or op.is_gradient}
         self.makes = {i: sum(map(step.size, step.makes[i])) for i in step.ops}
-        self.left = Counter(b for i in step.ops for b in step.reads[i])
+        self._all_left = Counter(b for i in step.ops for b in step.reads[i])
         for tensor in step.results:
-            self.left[step.buffer(tensor)] += 1
+            self._all_left[step.buffer(tensor)] += 1
         self.readers: dict[int, list[int]] = defaultdict(list)
-        self.missing: dict[int, int] = {}
+        self._all_missing: dict[int, int] = {}
         needed = {i: {t[0] for t in op.inputs} | set(op.controls) for i, op in step.ops.items()}
         for i, others in needed.items():
-            self.missing[i] = len(others)
+            self._all_missing[i] = len(others)
             for j in others:
                 self.readers[j].append(i)
         self.ends: set[int] = set()  # what no gradient or copy needs: losses, metrics, updates
@@ -60,11 +59,15 @@ class _Pass:
                     unread[j] -= 1
                     if not unread[j]:
                         last.append(j)
+        self.goals = [i for i in self.loose if i in self.late and not self.ops[i].segment and self.ops[i].type in HEAVY]
+        self.behind, self.goals_missing = nearest(step, self.goals)
+        self.follow = following(step, self.goals)
+
+    def run(self, by_price: bool) -> list[int]:
+        step, self.by_price = self.step, by_price
+        self.left, self.missing = self._all_left.copy(), self._all_missing.copy()
         self.done: set[int] = set()
         self.order: list[int] = []
-
-    def run(self) -> list[int]:
-        step = self.step
         for i in self.loose:  # constants, reads of variables, learning rates: updates wait for them
             if not self.missing[i] and not step.reads[i] and not self.makes[i]:
                 self._take(i)
@@ -152,13 +155,17 @@ class _Pass:
 
     def _goals(self) -> Iterator[int]:
         """The heavy gradients: of those whose heavy gradients before are done, the one of least new forward bytes."""
-        goals = [i for i in self.loose if i in self.late and not self.ops[i].segment and self.ops[i].type in HEAVY]
-        behind, missing = nearest(self.step, goals)
-        ready = [i for i in goals if not missing[i]]
-        follow = following(self.step, goals)
-        waits = self.by_price  # whether goals still need forward operations
+        behind, missing, follow = self.behind, self.goals_missing.copy(), self.follow
+        ready = [i for i in self.goals if not missing[i]]
+        needed = [i for i in self._undone(self.goals) if i not in self.late] if self.by_price else []
+        waiting: dict[int, list[int]] = {}  # for each goal that was ready what it needs that makes forward bytes
         while ready:
-            prices = {i: self._price(i) if waits else 0 for i in ready}
+            while needed and needed[-1] in self.done:
+                needed.pop()
+            for i in ready if needed else ():  # what runs has all that it needs: more is never missing
+                before = waiting[i] if i in waiting else self._undone([i])
+                waiting[i] = [j for j in before if j not in self.late and j not in self.done and self.makes[j]]
+            prices = {i: sum(map(self.makes.__getitem__, waiting.get(i, ()))) if needed else 0 for i in ready}
             longest = min(ready, key=lambda i: (-follow[i], i))
             goal = min(ready, key=lambda i: (prices[i], i)) if self.by_price else longest
             self.chose = self.chose or goal != longest
@@ -168,10 +175,6 @@ class _Pass:
                 missing[j] -= 1
                 if not missing[j]:
                     ready.append(j)
-            waits = waits and any(i not in self.late for i in self._undone(goals))
-
-    def _price(self, goal: int) -> int:
-        return sum(self.makes[i] for i in self._undone([goal]) if i not in self.late)
 
     def _undone(self, goals: list[int]) -> Iterator[int]:
         """What must still run for some operations."""
