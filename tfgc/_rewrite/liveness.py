@@ -67,4 +67,7 @@ def alive(step: Step, counted: Collection[int] | None = None) -> tuple[list[int]
 
 def peak(step: Step) -> int:
     """The most bytes that are alive at once."""
-    return max(timeline(step), default=0)
+    known = vars(step)  # as cached properties are: a step never changes
+    if "peak" not in known:
+        known["peak"] = max(timeline(step), default=0)
+    return known["peak"]
