@@ -17,6 +17,7 @@ from tfgc._planning import budgets, described
 from tfgc._planning.planner import Request
 from tfgc._planning.step_plans import Rewritten, StepPlans
 from tfgc._rewrite import liveness
+from tfgc._step.step import Step
 from tfgc._step.trace import Trace
 from tfgc._step.work import tensor_bytes
 from tfgc._training.function_peaks import unseen
@@ -41,6 +42,7 @@ class TracePlans:
         shapes: Of the tensors that a call gives it.
         may_correct: Whether real steps will be measured.
         fixed_bytes: Of variables that a step holds. Default: of those that the trace reads or writes.
+        step: What is planned. Default: the step of the trace.
 
     Raises:
         InfeasibleBudgetError: If the least plan does not fit in the budget by its simulated peak.
@@ -53,9 +55,11 @@ class TracePlans:
         shapes: Sequence[tf.TensorShape],
         may_correct: bool,
         fixed_bytes: int | None = None,
+        step: Step | None = None,
     ) -> None:
         self.trace, self._request, self.rows = trace, request, rows_of(shapes)
-        self.step_plans = StepPlans(trace.step)
+        self._step = step or trace.step
+        self.step_plans = StepPlans(self._step)
         captured, taken = trace.function.captured_inputs, trace.function.graph.inputs
         given = taken[: len(taken) - len(captured)]
         tensors = [t for t in given if t.dtype != tf.resource]
@@ -82,7 +86,7 @@ class TracePlans:
 
     def use(self, plan: Plan) -> None:
         """Run by another plan of the step from now on; `PlanMismatchError` if it is of another step."""
-        cuts = described.cuts_of(plan, self.trace.step)
+        cuts = described.cuts_of(plan, self._step)
         self.plan, self.is_settled = self.step_plans.by_cuts(cuts, plan.strategy), True
 
     def larger(self, shapes: Sequence[tf.TensorShape]) -> "TracePlans":
@@ -133,7 +137,7 @@ class TracePlans:
         if not self.trace.calls:
             return self.step_plans.plain("it asks for no gradient itself")
         if self._request.plan is not None:
-            cuts = described.cuts_of(self._request.plan, self.trace.step)
+            cuts = described.cuts_of(self._request.plan, self._step)
             return self.step_plans.by_cuts(cuts, self._request.plan.strategy)
         if self.budget_bytes is None:
             if self._request.strategy is None:

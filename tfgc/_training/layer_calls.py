@@ -76,7 +76,7 @@ class LayerCall:
 
 def _storing_products(reading: Reading, _: Any) -> Planned:
     """The step that stores the results of dear products of a layer, and makes all else again."""
-    step = reading.trace.step
+    step = reading.as_run()
     end = max((i for i in step.order if i < reading.start), default=-1)
     return Planned(ordered(recomputed(step, [Cut(end, stores=reading.products)])))
 
