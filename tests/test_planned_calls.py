@@ -83,6 +83,47 @@ def test_an_eager_loop_needs_less(build):
     assert ours < 0.5 * plain
 
 
+def stored_beside_a_wide_result():
+    """What an enabled model holds from forward to backward besides its result, in tensors that its blocks make."""
+    x = inputs = keras.Input((128, 64))
+    for _ in range(12):
+        x = x + L.Dense(64, "gelu")(L.LayerNormalization()(x))
+    model = tfgc.enable(keras.Model(inputs, L.Dense(1024)(x)), verbose=0)
+    batch, stored = tf.random.normal((16, 128, 64)), []
+    for _ in range(3):
+        before = memory.info("current")
+        with tf.GradientTape() as tape:
+            made = model(batch, training=True)
+            stored.append(memory.info("current") - before - 16 * 128 * 1024 * 4)
+            loss = tf.reduce_mean(made**2)
+        tape.gradient(loss, model.trainable_variables)
+        del made, loss
+    return stored[-1] / (16 * 128 * 64 * 4)
+
+
+def test_little_is_stored_where_the_loss_takes_most():
+    # Evenly cut there would be 10: results and losses of these weigh 16 such tensors each.
+    assert memory.alone(stored_beside_a_wide_result) <= 4
+
+
+def peak_of_poolings(is_enabled):
+    """The peak of an eager step, in tensors such as each layer makes."""
+    x = inputs = keras.Input((64, 64, 4))
+    for _ in range(8):
+        x = L.Conv2D(16, 3, padding="same", activation="relu")(x)
+        x = L.MaxPooling2D(1)(x)
+    model = keras.Model(inputs, L.Dense(4)(L.GlobalAveragePooling2D()(x)))
+    model = tfgc.enable(model, verbose=0) if is_enabled else model
+    batch = tf.random.normal((8, 64, 64, 4))
+    return memory.peak(lambda: gradients(model, batch)) / (8 * 64 * 64 * 16 * 4)
+
+
+def test_a_pooling_and_its_gradient_are_in_one_function():
+    # Apart, TensorFlow looks for each maximum again, which takes three tensors more, here and in plain eager code.
+    assert memory.alone(peak_of_poolings, False) > 20
+    assert memory.alone(peak_of_poolings, True) < 9.5
+
+
 def of_five(is_enabled):
     """The peak of five gradients of one persistent tape."""
     model = fresh(net)

@@ -140,9 +140,7 @@ class _Step:
         products = {t.op for t in taken_results.dear_products(early, inputs, tensors) if t.op in stored}
         light = call_operations.ancestors(needed, products) - products
         for position, (first, second) in enumerate(zip(forward, backward)):
-            self._charges.update(
-                {op.name: _Charge(position, False, op in light or op not in stored) for op in first}
-            )
+            self._charges.update({op.name: _Charge(position, False, op in light or op not in stored) for op in first})
             self._charges.update({op.name: _Charge(position, True, False) for op in second})
         scopes: dict[str, set[_Charge]] = {}
         for name, charge in self._charges.items():

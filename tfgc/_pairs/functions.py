@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from tfgc._framework import own_replica
+from tfgc._pairs import joined
 from tfgc._pairs.joint import Joint
 from tfgc._pairs.reading import Part, Reading
 from tfgc._pairs.segments import Planned, Segments
@@ -54,6 +55,7 @@ class Directions:
         self.kept, self.segments, self.planned = self.stateful, None, None
         if plan is not None and joint.through and joint.sources:
             planned = plan(first)
+            planned = Planned(joined.with_poolings(planned.step, first.trace.ops), *planned[1:])
             self.planned, self.segments = planned.said, Segments(first, planned, len(joint.made))
             self.kept = [*self.stateful, *(name for name in self.segments.stored if name not in self.stateful)]
 

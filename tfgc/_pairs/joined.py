@@ -1,13 +1,18 @@
 """What belongs in one function.
 
-oneDNN makes one operation of the gradients of a bias and of its filter. XLA has to know sizes as it compiles, and takes
-all that a function reads for known if another one reads a size that it makes: it would compile each step anew.
+oneDNN makes one operation of the gradients of a bias and of its filter, and the gradient of a pooling of what it kept
+as it pooled: away from that TensorFlow looks for the maxima again, which takes three times as much as they do. XLA has
+to know sizes as it compiles, and takes all that a function reads for known if another one reads a size that it makes:
+it would compile each step anew.
 """
 
+import dataclasses
 from collections.abc import Callable, Collection, Sequence
 
 import tensorflow as tf
 
+from tfgc._framework import memory_counts, private_api
+from tfgc._rewrite import waits
 from tfgc._rewrite.waits import filters
 from tfgc._step.step import Step
 
@@ -47,3 +52,34 @@ def _before_readers(step: Step, order: Sequence[int], moves: Callable[[int], boo
         for j in (*(t[0] for t in step.ops[i].inputs), *step.ops[i].controls):
             first[j] = min(first.get(j, places[i]), places[i])
     return sorted(order, key=places.__getitem__)
+
+
+def with_poolings(step: Step, traced: Sequence[tf.Operation]) -> Step:
+    """A step that pools again just before the gradient of what another function pools, where oneDNN does both."""
+    if private_api.in_xla() or tf.config.list_physical_devices("GPU"):
+        return step
+    ops, order, segment = dict(step.ops), list[int](), ()
+    for i in step.order:
+        op = step.ops[i]
+        segment = op.segment or segment
+        pooling = ops[op.inputs[1][0]] if op.type == "MaxPoolGrad" and op.is_gradient else op
+        if pooling is not op and pooling.type == "MaxPool" and segment != (pooling.segment or None):
+            first = pooling.traced if pooling.segment else op.inputs[1][0]
+            if memory_counts.runs_by_onednn(traced[first].outputs[0].dtype):
+                again, segment = max(ops) + 1, segment or (op.call, -1)
+                ops[again] = dataclasses.replace(
+                    pooling, name=f"again/{op.name}", inputs=op.inputs[:1], call=op.call, traced=first, segment=segment
+                )
+                ops[i] = dataclasses.replace(op, inputs=(op.inputs[0], (again, 0), *op.inputs[2:]))
+                order.append(again)
+        order.append(i)
+    return dataclasses.replace(step, ops={i: ops[i] for i in order}, order=tuple(order))
+
+
+def until(step: Step) -> dict[int, int]:
+    """The position in the order up to which each operation and what follows belong in one function."""
+    last = waits.joined(step)
+    for i, op in step.ops.items():
+        if op.type == "MaxPoolGrad" and op.is_gradient:
+            last[op.inputs[1][0]] = max(last[op.inputs[1][0]], step.at[i])
+    return last

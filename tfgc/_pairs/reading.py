@@ -1,5 +1,6 @@
 """The trace of a joint, read as data, and functions of some of its operations."""
 
+import dataclasses
 import functools
 import weakref
 from collections import defaultdict
@@ -11,8 +12,12 @@ import tensorflow as tf
 from tfgc._framework import concrete_functions
 from tfgc._pairs.joint import Joint
 from tfgc._pure import taken_results
-from tfgc._step.step import Tensor
+from tfgc._step.step import Step, Tensor
 from tfgc._step.trace import Trace
+
+# What a caller's loss holds at least, besides results and their gradients, as a multiple of a result: what is between
+# them, such as probabilities or differences, and what its own gradient makes.
+_LOSS = 2
 
 # What runs operations on tensors.
 Part = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
@@ -55,6 +60,24 @@ class Reading:
         own = {op: i for i, op in enumerate(self.trace.ops[: self.start]) if op.graph is graph}
         arguments = graph.inputs[: self.count]
         return frozenset(own[t.op] for t in taken_results.dear_products([*own], arguments, self._joint.made))
+
+    def as_run(self, trace: Trace | None = None) -> Step:
+        """The step of the trace or one like it, with results before the upstream gradients that a caller makes of them.
+
+        Meanwhile its loss takes room. The caller holds results and upstream gradients until backward has run.
+        """
+        step, results = (trace or self.trace).step, self.results[: len(self._joint.made)]
+        made = tuple(sorted({i for i, _ in results if i in step.ops}))
+        upstream = [i for i, _ in map(self.trace.tensor, self.upstream) if i in step.ops]
+        changed = {}
+        for i in upstream:
+            size = sum(step.ops[i].sizes)
+            changed[i] = dataclasses.replace(
+                step.ops[i], type="Upstream", controls=made, sizes=(size, _LOSS * size), call=len(step.calls),
+                is_gradient=True,
+            )  # fmt: skip
+        kept = ((i, 0) for i in upstream)
+        return dataclasses.replace(step, ops={**step.ops, **changed}, results=(*step.results, *kept))
 
     def behind(self, wanted: Iterable[Tensor], is_cut: Callable[[int], bool]) -> tuple[set[int], set[Tensor]]:
         """The operations behind some tensors, up to what is cut off; and the tensors there."""

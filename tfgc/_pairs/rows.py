@@ -4,12 +4,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from tfgc._framework import private_api, xla_waits
+from tfgc._pairs import joined
 from tfgc._pairs.reading import Part
-from tfgc._rewrite import liveness, waits
+from tfgc._rewrite import liveness
 from tfgc._step.step import Step, Tensor
 
-# Where a function would need more than this part of the step's peak, another one begins.
-_CLOSE = 1.02
+# Where a function holds what no operation reads any more, and needs more than this part of the step's peak, another one
+# begins: kernels take room of their own. A share of it is too little for that.
+_CLOSE, _LITTLE = 0.8, 0.02
 
 
 class Function(NamedTuple):
@@ -48,7 +50,7 @@ def split(step: Step, parts: Iterable[Sequence[int]]) -> Iterable[list[int]]:
 
     What oneDNN joins stays together.
     """
-    at, last, during = step.at, waits.joined(step), liveness.timeline(step)
+    at, last, during = step.at, joined.until(step), liveness.timeline(step)
     kept, most = {step.buffer(t) for t in step.results}, int(_CLOSE * max(during, default=0))
     for row in parts:
         part, taken, until = list[int](), dict[Tensor, int](), -1  # what it takes, and where that is read last
@@ -56,7 +58,8 @@ def split(step: Step, parts: Iterable[Sequence[int]]) -> Iterable[list[int]]:
             is_in_place = step.ops[i].type in liveness.IN_PLACE and bool(step.makes[i])
             reads = {b: at[step.readers[b][-1]] for b in step.reads[i] if b not in kept}
             ended = [b for b, end in (taken | reads).items() if b in taken and end < at[i] + is_in_place]
-            if part and at[i] > until and during[at[i]] + sum(map(step.size, ended)) > most:
+            dead = sum(map(step.size, ended))
+            if part and at[i] > until and dead > _LITTLE * most and during[at[i]] + dead > most:
                 yield part
                 part, taken = [], {}
             inside = set(part)

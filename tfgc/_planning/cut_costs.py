@@ -66,6 +66,7 @@ class CutCosts:
         before_keep: Costs of recomputed segments before a kept or idle one.
         keeps: Costs of kept ones.
         skips: The short skip connections.
+        begins: Bytes of gradients before the first one that needs a buffer, on top of what is stored: of the loss.
         goes_on: Whether that which spans the end of a kept place spans its start, too.
     """
 
@@ -78,7 +79,7 @@ class CutCosts:
         self.before_run = self._runs(self._ends)
         self.before_keep = self._runs(np.append(self._ends[1:], self._n))
         self.keeps = self._keeps()
-        self.skips = buffers.skips
+        self.skips, self.begins = buffers.skips, int(buffers.gradients[0])
         self.goes_on = (self.skips.at[1:] >= 0) & (self.skips.at[1:] == self.skips.at[:-1])
 
     def _runs(self, stored_from: Ints) -> Runs:

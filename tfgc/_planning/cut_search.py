@@ -54,7 +54,7 @@ def least_peak(costs: CutCosts) -> int:
     """The least peak of all cuts."""
     p, keeps = len(costs.places) - 1, costs.keeps
     above = np.full((_STATES, p + 1), np.inf)
-    above[_KEPT:, p] = 0
+    above[_KEPT:, p] = costs.begins
     for start in reversed(range(p)):
         for stored in (0, 1):
             stays = int(stored or not costs.goes_on[start])
@@ -84,7 +84,7 @@ class Front:
         p, slots = len(costs.places) - 1, int(most / self._slot) + 1
         self._left = np.arange(slots)
         self._work = np.full((_STATES, p + 1, slots), np.inf)
-        self._work[_KEPT:, p] = 0
+        self._work[_KEPT:, p, self._in_slots(costs.begins) :] = 0
         self._choices = np.zeros(
             (_STATES, p, slots), np.int32
         )  # where the segment ends, times states, + the state there

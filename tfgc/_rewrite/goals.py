@@ -25,7 +25,7 @@ def nearest(step: Step, goals: Iterable[int]) -> tuple[dict[int, list[int]], dic
 
 
 def following(step: Step, goals: Iterable[int]) -> dict[int, int]:
-    """For each goal how many follow at most, one behind the other, from the gradients that it reads."""
+    """For each goal how many follow at most, one behind the other, from the large gradients that it reads."""
     goals = set(goals)
     behind: dict[int, int] = Counter()
     gradients = _gradients(step)
@@ -34,7 +34,7 @@ def following(step: Step, goals: Iterable[int]) -> dict[int, int]:
         for j, _ in step.ops[i].inputs:
             behind[j] = max(behind[j], behind[i])
     late = {i for i, op in step.ops.items() if op.segment or op.is_gradient}
-    return {i: max((behind[j] for j, _ in step.ops[i].inputs if j in late), default=behind[i]) for i in goals}
+    return {i: max((behind[j] for j, _ in step.reads[i] if j in late), default=behind[i]) for i in goals}
 
 
 def _gradients(step: Step) -> list[int]:

@@ -174,7 +174,7 @@ class PlannedCalls:
             if self.has_budget and not is_known and self._request.plan is None:
                 raise OptionError(_OPEN.format(self._request.budget))
             trace = trace.counting(function_trace.rows_of(sizes), sizes)
-        plans = TracePlans(trace, self._request, sizes, False, budgets.fixed_bytes(self._model))
+        plans = TracePlans(trace, self._request, sizes, False, budgets.fixed_bytes(self._model), reading.as_run(trace))
         step = planned_step(plans, time.perf_counter() - start, tuple(shape or () for shape in shapes))
         if not is_known:
             step = dataclasses.replace(step, predicted_bytes=None, plain_bytes=None)

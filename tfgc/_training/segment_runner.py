@@ -103,7 +103,7 @@ class _Planned:
         return [table[ref] for ref in self._program.outputs]
 
     def _planned(self, reading: Reading, _: Any) -> Planned:
-        traced = reading.trace.step
+        traced = reading.as_run()
         ends = iter([max((i for i in traced.order if i < begin), default=-1) for begin in reading.marks])
         cuts = list(_cuts(self._plan.segments, ends, reading))
         step = ordered(recomputed(traced, cuts))
