@@ -68,7 +68,7 @@ class StepPlans:
     """
 
     def __init__(self, step: Step) -> None:
-        self._step = step
+        self.step = step
         small = condensed(step)
         self._candidates = Candidates(small)
         self._work = sum(op.work for op in step.ops.values())
@@ -144,7 +144,7 @@ class StepPlans:
 
     def plain(self, why: str) -> Rewritten:
         """The step as it is, and why."""
-        return Rewritten(self._step, (), self.plain_bytes, self.plain_bytes, 0.0, why)
+        return Rewritten(self.step, (), self.plain_bytes, self.plain_bytes, 0.0, why)
 
     def _planned(self, strategy: Strategy, budget: int | None, options: dict[str, Any]) -> Rewritten:
         name = strategy if isinstance(strategy, str) else getattr(strategy, "__name__", "")
@@ -171,6 +171,6 @@ class StepPlans:
 
     def _whole(self, found: Candidate, strategy: str = "") -> Rewritten:
         """The step itself by the plan of a candidate."""
-        step = ordered(recomputed(self._step, found.cuts))
+        step = ordered(recomputed(self.step, found.cuts))
         more = found.work / max(self._work, 1)
         return Rewritten(step, found.cuts, peak(step), self.plain_bytes, more, strategy=strategy)

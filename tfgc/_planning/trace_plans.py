@@ -40,7 +40,7 @@ class TracePlans:
         shapes: Of the tensors that a call gives it.
         may_correct: Whether real steps will be measured.
         fixed_bytes: Of variables that a step holds. Default: those that the trace reads or writes.
-        step_plans: Those of its step.
+        step_plans: Those of its step, or of one like it.
 
     Raises:
         InfeasibleBudgetError: If the least plan does not fit in the budget by its simulated peak.
@@ -81,7 +81,7 @@ class TracePlans:
 
     def use(self, plan: Plan) -> None:
         """Run by another plan of the step from now on, if it is one; `PlanMismatchError` if it is of another model."""
-        cuts = described.cuts_of(plan, self.trace.step)
+        cuts = described.cuts_of(plan, self.step_plans.step)
         if cuts is not None:
             self.plan, self.is_settled = self.step_plans.by_cuts(cuts, plan.strategy), True
 
@@ -129,7 +129,7 @@ class TracePlans:
         if not self.trace.calls:
             return self.step_plans.plain("it asks for no gradient itself")
         if (given := self.request.plan) is not None:
-            if (cuts := described.cuts_of(given, self.trace.step)) is not None:
+            if (cuts := described.cuts_of(given, self.step_plans.step)) is not None:
                 return self.step_plans.by_cuts(cuts, given.strategy)
             self.note = f"the plan is of another step of this model: planned again by {given.strategy!r}"
         strategy, options = self.request.strategy, self.request.options

@@ -26,6 +26,7 @@ from tfgc._planning import batch_specs, budgets, function_trace, step_plans
 from tfgc._planning.batch_specs import Signature
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._planning.request import Request
+from tfgc._planning.step_plans import StepPlans
 from tfgc._planning.trace_plans import TracePlans
 from tfgc._tracing import functional_graphs
 from tfgc._training import layer_calls, out_of_memory, plan_report, planned_layers
@@ -174,7 +175,8 @@ class PlannedCalls:
             if self.has_budget and not is_known and self._request.plan is None:
                 raise OptionError(_OPEN.format(self._request.budget))
             trace = trace.counting(function_trace.rows_of(sizes), sizes)
-        plans = TracePlans(trace, self._request, sizes, False, budgets.fixed_bytes(self._model), reading.as_run(trace))
+        fixed, of_call = budgets.fixed_bytes(self._model), StepPlans(reading.as_run(trace))
+        plans = TracePlans(trace, self._request, sizes, False, fixed, of_call)
         step = planned_step(plans, time.perf_counter() - start, tuple(shape or () for shape in shapes))
         if not is_known:
             step = dataclasses.replace(step, predicted_bytes=None, plain_bytes=None)
@@ -194,5 +196,4 @@ class PlannedCalls:
             )
             planned.step = dataclasses.replace(planned.step, shapes=shapes)
         self._note(planned, signature)
-        run = self._call if planned.runner is None else planned.runner.call
-        return run(*args, **kwargs)
+        return (self._call if planned.runner is None else planned.runner.call)(*args, **kwargs)
