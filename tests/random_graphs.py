@@ -98,7 +98,7 @@ def _cost(rng, name, reads, outputs, kind, specs, batch, timed, obstacles):
     times = {key: rng.randint(0, 20) * 2.0**-20 for key in ("seconds", "backward_seconds")} if timed else {}
     flops = rng.randint(1, 20)
     products = {}
-    if internal and rng.random() < 0.4:
+    if internal and rng.random() < 0.25:
         saved = min(few(), sum(internal))
         products["selective_bytes"], products["selective_saved_bytes"] = saved + 4 + few(), saved
         products["selective_trace"] = (made, sum(internal) - saved, workspace)
