@@ -148,7 +148,7 @@ def planned(way, seed):
 
 def at_random(plans, seed):
     """A plan with cuts at random, some of its segments kept and some cut again."""
-    rng, step = random.Random(seed), plans._step
+    rng, step = random.Random(seed), plans.step
     forward = [i for i in step.order if step.ops[i].call == 0 and step.makes[i]]
     if not forward:
         return plans.plain("nothing to cut")

@@ -143,7 +143,8 @@ CASES = [
 @pytest.mark.parametrize(("kind", "how", "most"), CASES, ids=str)
 def test_what_a_loop_of_compiled_segments_needs(kind, how, most):
     measured, predicted = alone(measured_and_predicted, kind, how)
-    assert 0.75 * predicted < measured < most * predicted
+    # The backward pass runs as several functions, which hold less than the one that is predicted.
+    assert 0.6 * predicted < measured < most * predicted
 
 
 def test_what_any_strategy_needs_is_no_less_than_the_least_budget():

@@ -158,9 +158,9 @@ def test_a_function_ends_where_what_it_takes_would_hold_more_than_the_step_needs
     late = [i for i in step.order if step.ops[i].call]
     parts = [*rows.split(step, [late])]
     assert [i for part in parts for i in part] == late
-    # The first one takes f4 and f5, which end with g5 and g6: next to them f1' to f3' and g5 are more than 5 MB.
+    # The first one takes f4 and f5, which end with g5 and g6: next to them f1', f2' and g5 are more than 4 of 5 MB.
     made = [[short(step.ops[i].name) for i in part] for part in parts]
-    assert made == [["g6", "g5", "f1'", "f2'"], ["f3'", "g4", "g3", "g2", "g1"]]
+    assert made == [["g6", "g5", "f1'"], ["f2'", "f3'", "g4"], ["g3"], ["g2", "g1"]]
 
 
 def two_calls():
