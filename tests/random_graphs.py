@@ -97,16 +97,12 @@ def _cost(rng, name, reads, outputs, kind, specs, batch, timed, obstacles):
     # Microseconds, about; in steps of a power of two, so that sums are exact.
     times = {key: rng.randint(0, 20) * 2.0**-20 for key in ("seconds", "backward_seconds")} if timed else {}
     flops = rng.randint(1, 20)
-    taken_over = {}
-    if rng.random() < 0.3:
-        taken_over = {"result_bytes": few(), "replay_flops": rng.randint(0, flops)}
-        taken_over["replay_trace"] = (made, sum(internal), workspace)  # less than where nothing is taken over
-        times.update({"replay_seconds": times["seconds"] / 2} if timed else {})
+    products = {}
     if internal and rng.random() < 0.25:
         saved = min(few(), sum(internal))
-        taken_over["selective_bytes"], taken_over["selective_saved_bytes"] = saved + 4 + few(), saved
-        taken_over["selective_trace"] = (made, sum(internal) - saved, workspace)
-        taken_over["selective_flops"] = rng.randint(0, taken_over.get("replay_flops", flops))
+        products["selective_bytes"], products["selective_saved_bytes"] = saved + 4 + few(), saved
+        products["selective_trace"] = (made, sum(internal) - saved, workspace)
+        products["selective_flops"] = rng.randint(0, flops)
         times.update({"selective_seconds": times["seconds"] / 4} if timed else {})
     return Cost(
         saved_tensors=some(reads, 0.5) + some([Ref(name, i) for i in range(len(outputs))], 0.4),
@@ -122,7 +118,7 @@ def _cost(rng, name, reads, outputs, kind, specs, batch, timed, obstacles):
         flops=flops,
         backward_flops=rng.randint(1, 20),
         obstacle="it draws raw random numbers" if obstacles and rng.random() < 0.15 else None,
-        **taken_over,
+        **products,
         **times,
     )
 
@@ -186,7 +182,7 @@ def _nested(n, first):
                 for inner in _nested(end - start, False):
                     if len(inner) == 1:
                         extend(end, [*pieces, (start, end, "recompute")])
-                    if len(inner) > 1 or first:  # A replay with a plan takes over no small results.
+                    else:
                         extend(end, [*pieces, (start, end, _moved(inner, start))])
 
     extend(0, [])

@@ -416,7 +416,7 @@ def test_everything_else_that_is_written_survives_a_full_disk(written, tmp_path)
 
 
 def test_timings_that_cannot_be_kept_are_left_out(path):
-    known = {f"{i:016}": (1.0, 2.0, 0.5, 0.5) for i in range(9)}
+    known = {f"{i:016}": (1.0, 2.0, 0.5) for i in range(9)}
     with full_disk():
         timing._store(path, known)
     assert only(path) == OLD

@@ -45,6 +45,15 @@ def test_a_plan_of_the_first_version_trains_its_model_as_the_plain_one():
         assert_equal(plain, train(model, x, y, graph=True), exact=True)
 
 
+def test_plans_whose_replays_took_over_small_results_are_read():
+    """In version 3 any segment that was recomputed as a whole could say so."""
+    data = json.loads(PLAN.read_text())
+    data["segments"][1].update(result_bytes=128, spared_work=1e6)
+    plan = tfgc.Plan.from_json(json.dumps({**data, "version": 3}))
+    assert [s.nodes for s in plan.segments] == [s.nodes for s in tfgc.Plan.from_json(PLAN.read_text()).segments]
+    assert tfgc.Plan.from_json(plan.to_json()) == plan
+
+
 def test_a_plan_with_slices_of_segments_is_refused():
     """Up to version 7 a segment could run in slices of the batch, and each said in how many."""
     text = PLAN.read_text()

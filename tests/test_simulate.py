@@ -326,7 +326,7 @@ def test_the_sums_of_a_prediction_fit_together(graph, data):
     plan = strategies.apply("uniform", graph, segments=data.draw(st.integers(1, len(graph))))
     found = simulator.predict(graph, plan)
     works, _ = node_work(graph)
-    replay = {n.name: work.replay for n, work in zip(graph.nodes, works)}
+    replay = {n.name: work.forward for n, work in zip(graph.nodes, works)}
     assert found.peak_bytes == max(line(found))
     assert found.runs.keys() == replay.keys()
     assert found.work == found.plain_work + sum(replay[name] * (runs - 1) for name, runs in found.runs.items())

@@ -47,18 +47,11 @@ class Buffers:
         # For each node the most bytes that the byte traces of its `Cost` reach, or an update behind them.
         self.forward_peak = [peak_of(cost.forward_trace) for cost in graph.costs]
         self.saving_peak = [peak_of(cost.forward_saving_trace) for cost in graph.costs]
-        # Of a replay that takes over small results; a segment with a node that no graph copies takes over none.
-        all_copied = all(cost.copied for cost in graph.costs)
-        replays = [cost.replay_trace if all_copied else None for cost in graph.costs]
-        self.replay_trace = [c.forward_saving_trace if t is None else t for c, t in zip(graph.costs, replays)]
-        self.replay_peak = list(map(peak_of, self.replay_trace))
         share = graph.whole_step * graph.table_update
         updates = [round(share * cost.table_bytes) for cost in graph.costs]
         self.backward_peak = [max(peak_of(cost.backward_trace), made) for cost, made in zip(graph.costs, updates)]
-        # For each node bytes that it saves besides; of small results that a replay takes over; and of products with
-        # weights that a selective one takes over, too.
+        # For each node bytes that it saves besides, and of products that a selective replay takes over.
         self.internal_bytes = [sum(cost.saved_internal_bytes) for cost in graph.costs]
-        self.result_bytes = [cost.result_bytes for cost in graph.costs]
         self.selective_bytes = [cost.selective_bytes if cost.saved_internal_bytes else 0 for cost in graph.costs]
         flow = CotangentFlow(graph, self.number, self.size, self.outputs)
         self.pending_gradient_bytes = flow.pending
@@ -70,10 +63,10 @@ class Buffers:
         for i, (alive, cost) in enumerate(zip(flow.alive_at, graph.costs)):
             self.gradient_bytes_at.append(alive if alive is None else alive + graph.whole_step * cost.gradient_bytes)
             if alive is None:
-                self.saved[i], self.internal_bytes[i], self.result_bytes[i], self.selective_bytes[i] = (), 0, 0, 0
+                self.saved[i], self.internal_bytes[i], self.selective_bytes[i] = (), 0, 0
         self.selective_peak = [  # the most bytes that a selective replay allocates for each node
             max(peak_of(cost.selective_trace), peak - products) if products else peak
-            for cost, peak, products in zip(graph.costs, self.replay_peak, self.selective_bytes)
+            for cost, peak, products in zip(graph.costs, self.saving_peak, self.selective_bytes)
         ]
         # For each node whether it overwrites what the node just before made for it alone. No segment may start there.
         self.in_place = [self._is_in_place(i) for i in range(len(graph))]

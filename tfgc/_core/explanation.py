@@ -1,6 +1,6 @@
 """A plan in words: for each segment what is stored, what is run again, and why."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from tfgc._core import confirmation
 from tfgc._core.segments import Outlook, Segment, Segmentation
@@ -39,17 +39,13 @@ def explain(plan: Segmentation) -> str:
         "'stores' is the memory that a segment holds from its forward to its backward pass, and that no earlier "
         "segment holds already: a recomputed one stores its inputs, a kept one all that its backward pass reads."
     )
-    results, spared = _taken_over(plan.segments, plan.outlook, selective=False)
-    if results:
-        lines.append(
-            f"Of this, {format_bytes(results)} are small results of the first run, such as statistics of "
-            f"normalizations and random masks in bits, which replays take over: that spares them {spared}."
-        )
-    products, spared = _taken_over(plan.segments, plan.outlook, selective=True)
+    chosen = [segment for segment in plan.segments if segment.selective]
+    products = sum(segment.result_bytes or 0 for segment in chosen)
     if products:
+        spared = _in_words(sum(segment.spared_work or 0 for segment in chosen), plan.outlook)
         lines.append(
             "Segments marked 'selective' also store results of matrix products and convolutions, "
-            f"{format_bytes(products)} of results in all: that spares their replays {spared}."
+            f"{format_bytes(products)} in all: that spares their replays {spared}."
         )
     on_host = sum(segment.host_bytes or 0 for segment in plan.segments)
     if on_host:
@@ -139,12 +135,6 @@ def _figures(segment: Segment, outlook: Outlook | None) -> tuple[str, str, str]:
 
 def _in_words(work: float, outlook: Outlook) -> str:
     return format_seconds(work) if outlook.unit == "s" else format_work(work)
-
-
-def _taken_over(segments: Iterable[Segment], outlook: Outlook, selective: bool) -> tuple[int, str]:
-    """Bytes of the results that replays take over, and the work that they leave out for that, in words."""
-    chosen = [segment for segment in segments if segment.selective == selective]
-    return sum(s.result_bytes or 0 for s in chosen), _in_words(sum(s.spared_work or 0 for s in chosen), outlook)
 
 
 def _note(segment: Segment, outlook: Outlook | None, last: bool) -> str:

@@ -46,17 +46,14 @@ class Cost(Brief):
         resident_bytes: Bytes that are there during the whole step on its behalf, beside weights and slots.
         zero_bytes: Bytes of zeros that are there, too, if it is not recomputed.
         differentiable: Whether it has a backward pass at all.
-        result_bytes: Bytes of small results of a forward pass, and of random masks in bits, that its replay takes over.
-        replay_trace: Byte trace of that replay, with what it takes over; None: as `forward_saving_trace`.
-        selective_bytes: Bytes of results of dear products, which a selective replay takes over, too.
+        selective_bytes: Bytes of results of dear products, which a selective replay takes over.
         selective_saved_bytes: Those of them that are among `saved_internal_bytes`.
         selective_trace: Byte trace of that replay, without these.
         flops, backward_flops: Floating-point operations of the two passes.
-        replay_flops: Those of a forward pass that takes over its small results; None: as many as without.
-        selective_flops: Those of a selective replay; None: as many as `replay_flops`.
-        seconds, backward_seconds, replay_seconds, selective_seconds: The same as measured times, or None.
+        selective_flops: Those of a selective replay; None: as many as `flops`.
+        seconds, backward_seconds, selective_seconds: The same as measured times, or None.
         obstacle: Why it cannot be run twice, or None.
-        copied: Whether graphs run copies of its trace, as replays have to that take over results.
+        copied: Whether graphs run copies of its trace, as selective replays have to.
     """
 
     saved_tensors: tuple[Ref, ...]
@@ -77,16 +74,12 @@ class Cost(Brief):
     differentiable: bool = True
     flops: int = 0
     backward_flops: int = 0
-    replay_flops: int | None = None
-    result_bytes: int = 0
-    replay_trace: tuple[int, ...] | None = None
     selective_bytes: int = 0
     selective_saved_bytes: int = 0
     selective_trace: tuple[int, ...] = ()
     selective_flops: int | None = None
     seconds: float | None = None
     backward_seconds: float | None = None
-    replay_seconds: float | None = None
     selective_seconds: float | None = None
     obstacle: str | None = None
     copied: bool = True

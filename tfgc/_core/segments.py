@@ -26,9 +26,8 @@ class Segment(Brief):
         input_bytes: Activations that it would store if it were recomputed.
         work: Seconds or flops to run it again.
         obstacle: Why it cannot be run twice, or None.
-        result_bytes: Bytes, among those stored, of what its replay takes over of the first run: small results, and
-            results of dear products if it is `selective`; None if there are none.
-        spared_work: Work that the replay does not do for that reason, or None.
+        result_bytes: Bytes, among those stored, of results of dear products if it is `selective`, or None.
+        spared_work: Work that its replay does not do for that reason, or None.
         host_bytes: Bytes that it stores on the host, if `offload`; else None.
         on_device: Those of its inputs that stay on the device, since another segment keeps them there.
         selective: Whether results of dear products are stored, too, so that its replay runs the rest.
@@ -60,7 +59,7 @@ class Segment(Brief):
             raise OptionError(f"a segment's mode is {' or '.join(_MODES)}, not {self.mode!r}")
         if self.offload and self.mode == "keep":
             raise OptionError("offload=True: a segment of mode 'keep' stores no checkpoint; leave offload at False")
-        if self.selective and not self.takes_over_results:
+        if self.selective and (self.mode == "keep" or self.inner is not None):
             why = "is kept" if self.mode == "keep" else "has an inner plan"
             raise OptionError(f"selective=True: a segment that {why} takes over nothing; leave selective at False")
         if self.inner is None:
@@ -75,11 +74,6 @@ class Segment(Brief):
             raise OptionError("inner: a replay stores nothing on the host; leave offload at False in an inner plan")
         if self.inner.model:
             raise OptionError("inner: only the outermost plan records the model; give the inner one model=()")
-
-    @property
-    def takes_over_results(self) -> bool:
-        """Whether a replay of it takes over the small results of the first run, if it is no part of another replay."""
-        return self.mode == "recompute" and self.inner is None
 
     def __str__(self) -> str:
         ends = self.nodes[0] if len(self.nodes) == 1 else f"{self.nodes[0]} ... {self.nodes[-1]}"

@@ -10,7 +10,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._framework import operation_order
-from tfgc._pure import taken_results
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +56,7 @@ def classified(call: Call) -> Operations:
             constant.add(op)
     free = constant | {t.op for t in call.variables}
     gradients = [t for g in call.gradients if g is not None for t in tf.nest.flatten(g, expand_composites=True)]
-    needed, forward = _ancestors([*call.outputs, *gradients]), _ancestors(call.outputs)
+    needed, forward = ancestors([*call.outputs, *gradients]), ancestors(call.outputs)
     computed = [op for op in operations if op in needed and op not in free and op.type != "Placeholder"]
     early = [op for op in computed if op not in after_upstream]
     return Operations(
@@ -70,25 +69,7 @@ def classified(call: Call) -> Operations:
     )
 
 
-def replayed(
-    operations: Iterable[tf.Operation],
-    given: Iterable[tf.Tensor],
-    read: Iterable[tf.Tensor],
-    stored: Iterable[tf.Tensor] = (),
-) -> tuple[set[tf.Operation], list[tf.Tensor]]:
-    """The operations that a replay runs to have what is `read`, and the results that it takes over for that.
-
-    The operations of the first run, in the order in which they were made, start from what is `given`. Tensors that none
-    of them makes count for nothing. It takes over what is `stored` besides small results.
-    """
-    operations = list(operations)
-    results = [*taken_results.small_results(operations, given), *stored]
-    taken_over = {tensor.op for tensor in results}
-    needed = _ancestors(read, taken_over)
-    return needed.intersection(operations) - taken_over, [tensor for tensor in results if tensor.op in needed]
-
-
-def _ancestors(tensors: Iterable[tf.Tensor], ends: Set[tf.Operation] = frozenset()) -> set[tf.Operation]:
+def ancestors(tensors: Iterable[tf.Tensor], ends: Set[tf.Operation] = frozenset()) -> set[tf.Operation]:
     """All operations that some tensors depend on, as far as `ends`."""
     return operation_order.reached((t.op for t in tensors), lambda op: () if op in ends else [t.op for t in op.inputs])
 

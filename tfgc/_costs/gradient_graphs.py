@@ -15,11 +15,11 @@ import tensorflow as tf
 
 from tfgc._core.graph import Cost
 from tfgc._costs import grappler, kernel_memory, tensor_buffers, xla_products
-from tfgc._costs.call_operations import Call, Operations, classified, refs, replayed
+from tfgc._costs.call_operations import Call, Operations, ancestors, classified, refs
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_functions import NONE, Temporary, added
 from tfgc._costs.xla_fusion import FusedOutput, Fusion
-from tfgc._pure import packed_masks, taken_results
+from tfgc._pure import taken_results
 from tfgc._step import flop_counts
 from tfgc._step.flop_counts import SHAPE_ONLY
 
@@ -74,19 +74,13 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
     to_free = {**internal, **{t.ref(): buffers.bytes(t) for t in upstream}}
     gradients = refs(buffers.root(t) for t in operations.gradients)
     read = [t for op in operations.late for t in op.inputs if t.op not in operations.after_upstream]
-    to_replay = call.graph.get_operations(), [*call.inputs, *call.variables], [*call.outputs, *read]
-    small, other_masks = packed_masks.divided([] if xla else taken_results.masks(operations.forward))
-    again, results = replayed(*to_replay, small)
     products = [] if xla else taken_results.dear_products(operations.forward, call.inputs, call.outputs)
-    products += other_masks
-    rest, taken = replayed(*to_replay, [*small, *products]) if products else ((), ())
-    needed = refs(taken)
-    stored = {buffers.root(t).ref(): buffers.root(t) for t in products if t.ref() in needed}
-    selective = [op for op in operations.early if op in rest] if stored else []
+    made = {t.op for t in products}
+    needed = ancestors([*call.outputs, *read], made) if products else set()
+    stored = {buffers.root(t).ref(): buffers.root(t) for t in products if t.op in needed}
+    selective = [op for op in operations.early if op in needed - made] if stored else []
     runs = tensor_buffers.trace(operations.forward, buffers, {}, at_output, {})
     saving = tensor_buffers.trace(operations.early, buffers, {}, {*at_output, *kept}, {})
-    without_draws = [op for op in operations.early if op in again] if small else []
-    replaying = tensor_buffers.trace(without_draws, buffers, {}, {*at_output, *kept}, {})
     light = tensor_buffers.trace(selective, buffers, {}, {*at_output, *kept}, {})
     back = tensor_buffers.trace(operations.late, buffers, to_free, gradients, besides)
     # A replay makes outputs again, for its backward pass alone.
@@ -105,9 +99,6 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
         resident_bytes=fusion.copied_weights() if fusion else 0,
         flops=sum(map(flop_counts.flops, operations.early)),
         backward_flops=sum(map(flop_counts.flops, operations.late)),
-        replay_flops=sum(flop_counts.flops(op) for op in operations.early if op in again),
-        result_bytes=sum(_stored_bytes(t, buffers.bytes(t)) for t in results),
-        replay_trace=(*workspaces, *added(replaying, temporary.forward), *moved) if small else None,
         selective_bytes=products_bytes,
         selective_saved_bytes=sum(internal[ref] for ref in stored if ref in internal),
         selective_trace=(*workspaces, *added(light, temporary.forward)) if stored else (),
@@ -137,10 +128,6 @@ def shared_bytes(call: Call) -> int:
     read = refs(buffers.root(t) for op in operations.early for t in op.inputs)
     taken = refs(buffers.root(t) for op in operations.late if op.type in tensor_buffers.IN_PLACE for t in op.inputs)
     return max((count for ref, count in kept.items() if ref in read & taken and ref not in given), default=0)
-
-
-def _stored_bytes(result: tf.Tensor, count: int) -> int:
-    return packed_masks.packed_bytes(result, count) if packed_masks.can_be_packed(result) else count
 
 
 def _kept(operations: Operations, buffers: Buffers, fusion: Fusion | None) -> dict[Any, int]:

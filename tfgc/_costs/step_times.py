@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfgc._core.graph import Graph, Ref, Spec
 from tfgc._costs import call_operations
 from tfgc._framework import operation_hooks, profiler
-from tfgc._pure import functional, packed_masks, side_effects, taken_results, tensor_packing
+from tfgc._pure import functional, side_effects, taken_results, tensor_packing
 from tfgc._tracing.keras_graph import Program
 
 _STEPS = 5
@@ -27,8 +27,7 @@ class NodeSeconds(NamedTuple):
 
     forward: float
     backward: float
-    replay: float  # that takes over small results and masks
-    selective: float  # and dear products, too
+    selective: float  # forward, in a replay that takes over dear products
 
 
 def measured(program: Program, graph: Graph) -> list[NodeSeconds]:
@@ -47,7 +46,6 @@ class _Charge(NamedTuple):
 
     position: int
     backward: bool
-    replay: bool
     selective: bool
 
 
@@ -76,7 +74,7 @@ class _Step:
 
     def charged(self, seconds: dict[str, float]) -> list[NodeSeconds]:
         """Seconds by operation as those of nodes."""
-        totals = [[0.0, 0.0, 0.0, 0.0] for _ in self._graph.nodes]
+        totals = [[0.0, 0.0, 0.0] for _ in self._graph.nodes]
         for operation, count in seconds.items():
             # One that is not in the traced graph is inside of one that is (a loop, a call of a function), or stands for
             # others of its scope (TensorFlow's optimizer made it).
@@ -84,10 +82,9 @@ class _Step:
             while name and name not in self._charges:
                 name = name.rpartition("/")[0]
             if name in self._charges:
-                position, backward, replay, selective = self._charges[name]
+                position, backward, selective = self._charges[name]
                 totals[position][backward] += count
-                totals[position][2] += count * replay
-                totals[position][3] += count * selective
+                totals[position][2] += count * selective
         return [NodeSeconds(*total) for total in totals]
 
     def _trace(self, inputs: list[tf.Tensor], values: list[tf.Tensor]) -> list[Any]:
@@ -139,15 +136,12 @@ class _Step:
         tensors = [t for t in tf.nest.flatten(made, expand_composites=True) if t.op not in {x.op for x in given}]
         read = {t.ref(): t for op in late for t in op.inputs}
         needed = [*tensors, *(t.deref() for t in read)]
-        masks = taken_results.masks(early)
-        small, _ = packed_masks.divided(masks)
-        replayed, _ = call_operations.replayed(early, given, needed, small)
         stored = {op for cost, node in zip(self._graph.costs, forward) if cost.selective_bytes for op in node}
-        products = [t for t in [*taken_results.dear_products(early, inputs, tensors), *masks] if t.op in stored]
-        light, _ = call_operations.replayed(early, given, needed, [*small, *products])
+        products = {t.op for t in taken_results.dear_products(early, inputs, tensors) if t.op in stored}
+        light = call_operations.ancestors(needed, products) - products
         for position, (first, second) in enumerate(zip(forward, backward)):
-            self._charges.update({op.name: _Charge(position, False, op in replayed, op in light) for op in first})
-            self._charges.update({op.name: _Charge(position, True, False, False) for op in second})
+            self._charges.update({op.name: _Charge(position, False, op in light or op not in stored) for op in first})
+            self._charges.update({op.name: _Charge(position, True, False) for op in second})
         scopes: dict[str, set[_Charge]] = {}
         for name, charge in self._charges.items():
             scopes.setdefault(name.rpartition("/")[0], set()).add(charge)

@@ -54,7 +54,7 @@ def times(program: Program, graph: Graph) -> dict[str, NodeSeconds]:
 
 def timed(graph: Graph, times: dict[str, NodeSeconds], factor: float = 1.0) -> Graph:
     """`graph` with measured seconds, times a factor."""
-    fields = "seconds", "backward_seconds", "replay_seconds", "selective_seconds"
+    fields = "seconds", "backward_seconds", "selective_seconds"
     nodes = []
     for node, cost in zip(graph.nodes, graph.costs):
         scaled: dict[str, Any] = {field: factor * count for field, count in zip(fields, times[node.name])}

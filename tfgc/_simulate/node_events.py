@@ -24,7 +24,7 @@ class Event:
     overwritten: int | None = None  # a buffer that is overwritten in place
     cotangents: CotangentChanges = NO_CHANGES
     gradient_bytes: int = 0  # of the gradients of weights that it makes
-    results: tuple[int, ...] = ()  # buffers besides, of small results that it stores for a replay
+    results: tuple[int, ...] = ()  # buffers besides, that stay for a replay or an update
 
 
 @dataclasses.dataclass(slots=True)
@@ -35,7 +35,6 @@ class Run:
     internal: dict[int, int]  # the copy of each node's internal buffer, by position
     phase: Phase  # `forward` or `replay`
     pending: int  # bytes of gradients that wait meanwhile
-    takes_over: bool  # whether it takes over the small results of the first run
     # By position the buffers of the dear products that are stored of a node: of those that its backward pass
     # reads, and of others.
     products: dict[int, tuple[int, int]]
@@ -62,10 +61,7 @@ class NodeEvents:
         b, cost, work = self.buffers, self.graph.costs[i], self.work[i]
         peak, overwritten = (b.saving_peak[i] if keep else b.forward_peak[i]), None
         byte_trace, internal = cost.forward_saving_trace if keep else cost.forward_trace, b.internal_bytes[i]
-        spent = work.replay if run.takes_over else work.forward
-        reads = [run.held[number] for number in b.inputs[i]]
-        if keep and run.takes_over:
-            peak, byte_trace = b.replay_peak[i], b.replay_trace[i]
+        spent, reads = work.forward, [run.held[number] for number in b.inputs[i]]
         if i in run.products:
             peak, byte_trace, spent = b.selective_peak[i], cost.selective_trace, work.selective
             internal -= cost.selective_saved_bytes  # They are saved already.
@@ -80,16 +76,11 @@ class NodeEvents:
             makes.append(run.internal[i])
         self.events.append(Event(i, run.phase, reads, makes, peak + run.pending, byte_trace, spent, overwritten))
 
-    def store(self, i: int, run: Run, selective: bool) -> list[int]:
-        """Store what a replay takes over of a node that has just run; return what stays until the replay is done."""
-        b = self.buffers
-        results = [self.new(b.result_bytes[i])] if b.result_bytes[i] else []
-        self.events[-1].results = tuple(results)
-        if selective and b.selective_bytes[i]:
-            saved = self.graph.costs[i].selective_saved_bytes
-            run.products[i] = self.new(saved), self.new(b.selective_bytes[i] - saved)
-            self.events[-1].results += run.products[i]
-        return results
+    def store(self, i: int, run: Run) -> None:
+        """Store the dear products of a node that has just run, if it has some."""
+        count, saved = self.buffers.selective_bytes[i], self.graph.costs[i].selective_saved_bytes
+        if count:
+            run.products[i] = self.events[-1].results = self.new(saved), self.new(count - saved)
 
     def loss(self, run: Run) -> None:
         """Compute the loss and its gradient."""

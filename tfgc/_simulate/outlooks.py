@@ -75,11 +75,11 @@ def _least_replay_work(graph: Graph, peak: int) -> float:
 
 def _pieces(work: NodeWork, size: int, without_products: int) -> list[tuple[float, int]]:
     """Work per byte and bytes of what a replay of one node frees, the cheapest first: at most all of `size`."""
-    whole = work.replay / size
+    whole = work.forward / size
     if not 0 < without_products < size or work.selective / without_products >= whole:
         return [(whole, size)]
     rest = size - without_products
-    return [(work.selective / without_products, without_products), ((work.replay - work.selective) / rest, rest)]
+    return [(work.selective / without_products, without_products), ((work.forward - work.selective) / rest, rest)]
 
 
 def _names(b: Buffers, part: Sequence[int], numbers: set[int]) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ def _names(b: Buffers, part: Sequence[int], numbers: set[int]) -> tuple[str, ...
     return tuple(ref.name for ref in read if b.number[ref] in numbers)
 
 
-def _costed(graph: Graph, segments: Sequence[Segment], held: set[int], takes_over: bool = True) -> tuple[Segment, ...]:
+def _costed(graph: Graph, segments: Sequence[Segment], held: set[int]) -> tuple[Segment, ...]:
     """The segments with what they store on top of `held` buffers, would store if kept, and cost to run again."""
     b, (works, _), costed = Buffers.of(graph), graph.once(node_work), []
     on_device = host_copies.on_device(b, segments) if any(segment.offload for segment in segments) else set()
@@ -101,18 +101,15 @@ def _costed(graph: Graph, segments: Sequence[Segment], held: set[int], takes_ove
         inside = sum(b.size[x] for x in saved - held) + sum(b.internal_bytes[i] for i in positions)
         outside = sum(b.size[x] for x in inputs - held)
         inner = segment.inner
-        results = sum(b.result_bytes[i] for i in positions) if takes_over and segment.takes_over_results else 0
         selective = segment.selective and takes_over_products(b, positions)
-        results += sum(b.selective_bytes[i] for i in positions) if selective else 0
+        results = sum(b.selective_bytes[i] for i in positions) if selective else 0
         new = inputs - on_host if segment.mode == "recompute" else saved
         stored = sum(b.size[x] for x in new - held) + results if segment.mode == "recompute" else inside
         if inner is not None:
-            inner = dataclasses.replace(inner, segments=_costed(graph, inner.segments, held, takes_over=False))
+            inner = dataclasses.replace(inner, segments=_costed(graph, inner.segments, held))
         held = held | new
         whole = sum(works[i].forward for i in runs)
-        work = whole
-        if takes_over and inner is None:
-            work = sum(works[i].selective if selective else works[i].replay for i in runs)
+        work = sum(works[i].selective for i in runs) if selective else whole
         costed.append(
             dataclasses.replace(
                 segment,

@@ -83,7 +83,6 @@ class StepEvents(NodeEvents):
         segments: Sequence[Segment],
         held: Mapping[int, int],
         replay: bool = False,
-        takes_over: bool = False,
         products: Mapping[int, tuple[int, int]] = types.MappingProxyType({}),
     ) -> None:
         """Run segments forward and backward, with the copies `held` of buffers made outside of them; else see `Run`."""
@@ -92,21 +91,20 @@ class StepEvents(NodeEvents):
         inside = [i for part in parts for i in part]
         runs = b.replayed(inside) if replay else inside
         pending = b.pending_gradient_bytes[max(inside) + 1] + self.pending if replay else 0
-        run = Run({**held}, {}, "replay" if replay else "forward", pending, takes_over, {**products})
-        results: list[list[int]] = [[] for _ in segments]
+        run = Run({**held}, {}, "replay" if replay else "forward", pending, {**products})
         starts: list[int] = []
-        for segment, part, kept in zip(segments, parts, results):
+        for segment, part in zip(segments, parts):
             starts.append(len(self.events))
             selective = segment.selective and takes_over_products(b, part)
             for i in part:
                 if i in runs:
                     self.forward(i, run, part, segment.mode == "keep")
-                    if not replay and segment.takes_over_results:
-                        kept += self.store(i, run, selective)
+                    if selective:
+                        self.store(i, run)
         if not replay:
             self.loss(run)
         first = len(self.events) - 1
-        for segment, part, kept, start in zip(*map(reversed, (segments, parts, results, starts))):
+        for segment, part, start in zip(*map(reversed, (segments, parts, starts))):
             outside, products = self._outside(part, run), {i: run.products[i] for i in part if i in run.products}
             if segment.offload:
                 outside = self._host.moved(outside, start, min(first, len(self.events) - 1))
@@ -116,13 +114,11 @@ class StepEvents(NodeEvents):
                     self.backward(i, run)
             else:
                 inner = segment.inner.segments if segment.inner else (Segment(segment.nodes, "keep"),)
-                takes_over = not replay and segment.takes_over_results
-                self._run(inner, outside, replay=True, takes_over=takes_over, products=products)
-            self.events[-1].reads.extend(kept)
+                self._run(inner, outside, replay=True, products=products)
             if self.compiled and not replay:
                 given = outside.values() if segment.mode == "recompute" else _saved(b, part, run)
                 returned = _returned(b, part, run, segment.mode == "keep")
-                staying = [*given, *kept, *itertools.chain(*products.values()), *returned]
+                staying = [*given, *itertools.chain(*products.values()), *returned]
                 backward = self.events[first:]
                 _hold(b, backward, segment.mode == "keep")
                 self.events.append(_return(b, part, staying, backward, self.pending))

@@ -1,8 +1,7 @@
 """What work is counted in, and which of it a selective replay leaves out.
 
-Such a replay takes over dear products, and masks drawn from seeds of the first run. It runs a copy of the trace
-of the first run, and so does a graph with none of what cannot be copied: a `tf.random.Generator`, branches and loops.
-A segment with one such node is run again as a whole.
+Such a replay takes over dear products of the first run. A segment with a node that cannot be copied (a
+`tf.random.Generator`, a branch or a loop) is run again as a whole.
 """
 
 import itertools
@@ -18,24 +17,18 @@ class NodeWork(NamedTuple):
 
     forward: float
     backward: float
-    # Forward, taking over small results of the first run, as all replays do but those that are split again.
-    replay: float
-    selective: float  # the same, taking over dear products as well
+    selective: float  # forward, in a replay that takes over dear products
 
 
 def node_work(graph: Graph) -> tuple[list[NodeWork], str]:
     """The work of each node, and its unit: seconds if every node was timed, else flops."""
     if all(cost.seconds is not None for cost in graph.costs):
-        return [
-            _work(c.seconds or 0.0, c.backward_seconds or 0.0, c.replay_seconds, c.selective_seconds)
-            for c in graph.costs
-        ], "s"
-    return [_work(c.flops, c.backward_flops, c.replay_flops, c.selective_flops) for c in graph.costs], "flop"
+        return [_work(c.seconds or 0.0, c.backward_seconds or 0.0, c.selective_seconds) for c in graph.costs], "s"
+    return [_work(c.flops, c.backward_flops, c.selective_flops) for c in graph.costs], "flop"
 
 
-def _work(forward: float, backward: float, replay: float | None, selective: float | None) -> NodeWork:
-    replay = forward if replay is None else replay
-    return NodeWork(forward, backward, replay, replay if selective is None else selective)
+def _work(forward: float, backward: float, selective: float | None) -> NodeWork:
+    return NodeWork(forward, backward, forward if selective is None else selective)
 
 
 def takes_over_products(b: Buffers, positions: Sequence[int]) -> bool:

@@ -4,15 +4,14 @@ After rotor (Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, arXiv:1911.13214)
 order. A *pass* from position i to j runs forward and then backward. It either keeps the first unit of nodes and
 continues after it, or runs a segment forward without saving anything, continues after that, and then makes a pass over
 the segment itself. What a pass costs depends on i, j, the memory left, and on which of its inputs are held for others
-anyway. A replay that is not split again is another pass than one that may be, if it takes over small results of the
-first run.
+anyway. A selective replay, which is not split again, is a pass of its own.
 
 Memory is counted in slots, rounded to the nearest: the front says what a plan should need, `_simulate.simulator` what
 it does need. Where all byte counts are multiples of a slot, as in small graphs, the result is exact.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,7 +38,6 @@ class NestedPlans:
     def __init__(self, graph: Graph, positions: Sequence[int], most: int) -> None:
         self._buffers = b = Buffers.of(graph)
         self._work, _ = node_work(graph)
-        self._takes_over = any((*b.result_bytes, *b.selective_bytes)) or any(w.replay != w.forward for w in self._work)
         self._costs = costs = SegmentCosts(b, self._work)
         self._forward_peak = np.array(costs.forward_peak)
         self._forward_work = np.array([work.forward for work in self._work])
@@ -102,8 +100,8 @@ class NestedPlans:
 
     def _replay_first(self, part: Pass) -> list[Option]:
         """The options to run a segment forward now, and to make a pass over it at the end."""
-        start, end, held, first = part[:4]
-        if part.takes_over:
+        b, (start, end, held, first, _) = self._buffers, part
+        if part.selective:
             return []
         # To run what comes last again is of use only if the loss comes between.
         most = min(self._costs.replayable_until[start], end if first else end - 1)
@@ -129,9 +127,12 @@ class NestedPlans:
             late, peak = runs_by_stored[segment.stored]
             behind = (held | segment.inputs) & self._liveness.inputs(stop, end, first)
             rest = self._solve(Pass(stop, end, behind, first))
-            if first and self._takes_over:
-                options += self._taking_over(start, stop, segment, late[:ran], rest, work[ran - 1])
             options.append(Option(peak[ran - 1], segment.bytes, rest, segment.row, work[ran - 1], stop))
+            if first and takes_over_products(b, range(start, stop)):
+                products = np.array(b.selective_before[start : stop + 1]) - b.selective_before[start]
+                most, added = int((late[:ran] + products[:-1]).max()), segment.bytes + int(products[-1])
+                replay = self._solve(Pass(start, stop, segment.inside, False, selective=True))
+                options.append(Option(most, added, rest, replay, work[ran - 1], stop, selective=True))
         return options
 
     def _segment(self, start: int, stop: int, held: frozenset[int]) -> Replayed:
@@ -144,29 +145,11 @@ class NestedPlans:
             self._replayed[key] = Replayed(inputs, stored, self._bytes(stored), inside, row)
         return self._replayed[key]
 
-    def _taking_over(
-        self, start: int, stop: int, segment: Replayed, alive: NDArray[np.int64], rest: int, work: float
-    ) -> Iterator[Option]:
-        """The options to run a segment once more as a whole, with small results, and with products, of the first run.
-
-        `alive` are bytes at each of its nodes in that run, `work` is that of the run, `rest` the pass behind it.
-        """
-        b = self._buffers
-        results = np.cumsum([0, *b.result_bytes[start:stop]])
-        stored, alive = int(results[-1]), alive + results[:-1]
-        flat = self._solve(Pass(start, stop, segment.inside, False, True))
-        yield Option(int(alive.max()), segment.bytes + stored, rest, flat, work, stop, stored)
-        if takes_over_products(b, range(start, stop)):
-            products = np.array(b.selective_before[start : stop + 1]) - b.selective_before[start]
-            most = int((alive + products[:-1]).max())
-            replay = self._solve(Pass(start, stop, segment.inside, False, takes_over=True, selective=True))
-            yield Option(most, segment.bytes + stored + int(products[-1]), rest, replay, work, stop, stored, True)
-
     def _keep_first(self, part: Pass) -> Option:
         """The option to keep the first unit of nodes, and to continue behind it."""
-        b, (start, end, held, first, takes_over, selective) = self._buffers, part
+        b, (start, end, held, first, selective) = self._buffers, part
         stop, costs = self._next[start], self._costs
-        peaks = costs.selective_peak if selective else costs.replay_peak if takes_over else costs.saving_peak
+        peaks = costs.selective_peak if selective else costs.saving_peak
         last_use, live, runs = self._liveness.of(end, first)
         saved: dict[int, int] = {}
         internal = need = 0
@@ -178,7 +161,7 @@ class NestedPlans:
                 alive += (b.selective_before[end] - b.selective_before[i]) * selective
                 need = max(need, alive + peaks[i] + self._pending(part))
                 ran = self._work[i]
-                work += ran.selective if selective else ran.replay if takes_over else ran.forward
+                work += ran.selective if selective else ran.forward
             saved.update((x, b.size[x]) for x in b.saved[i] if x not in held)
             internal += b.internal_bytes[i]
             gradient_bytes = b.gradient_bytes_at[i]
@@ -186,7 +169,7 @@ class NestedPlans:
                 need = max(need, sum(saved.values()) + internal + gradient_bytes + b.backward_peak[i])
                 work += self._work[i].backward
         behind = (held | frozenset(saved)) & self._liveness.inputs(stop, end, first)
-        rest = self._solve(Pass(stop, end, behind, first, takes_over, selective))
+        rest = self._solve(Pass(stop, end, behind, first, selective))
         return Option(need, sum(saved.values()) + internal, rest, None, work, stop)
 
     def _choose(
@@ -198,9 +181,7 @@ class NestedPlans:
         work = self._least_work[np.array([o.rest for o in options])[:, None], np.maximum(room, 0)]
         work += np.array([o.work for o in options])[:, None]
         if len(options) > 1:
-            beside = left[None] - self._in_slots([o.results or 0 for o in options[1:]])[:, None]
-            rows = np.array([o.replay for o in options[1:]])[:, None]
-            work[1:] += np.where(beside < 0, np.inf, self._least_work[rows, np.maximum(beside, 0)])
+            work[1:] += self._least_work[np.array([o.replay for o in options[1:]])[:, None], left[None]]
         work[(room < 0) | (left[None] < need[:, None])] = np.inf
         choice = work.argmin(axis=0)
         return work[choice, left], choice.astype(np.int16)
@@ -220,9 +201,9 @@ class NestedPlans:
             option = self._options[row][choice[min(slot, len(choice) - 1)]]
             stop = option.stop
             if option.replay is not None:
-                inner = self._pieces(option.replay, start, slot - int(self._in_slots(option.results or 0)))
-                is_split = len(inner) > 1 or (self._takes_over and option.results is None)
-                pieces.append((start, stop, inner if is_split else "selective" if option.selective else "recompute"))
+                inner = self._pieces(option.replay, start, slot)
+                whole = "selective" if option.selective else "recompute"
+                pieces.append((start, stop, inner if len(inner) > 1 else whole))
             else:
                 kept_from = pieces.pop()[0] if pieces and pieces[-1][2] == "keep" else start
                 pieces.append((kept_from, stop, "keep"))

@@ -16,9 +16,7 @@ class Pass(NamedTuple):
     end: int
     held: frozenset[int]  # those of its inputs that are held for others
     first: bool  # whether it is part of the first pass, with the loss at its end, and not of a replay
-    # Whether it is a replay that is not split again, and takes over small results of the first run.
-    takes_over: bool = False
-    selective: bool = False  # whether that takes over dear products, too
+    selective: bool = False  # whether it is a replay that takes over dear products, and is not split again
 
 
 @dataclasses.dataclass(slots=True)
@@ -31,8 +29,6 @@ class Option:
     replay: int | None  # that of the pass over the segment itself; None if its nodes are kept
     work: float  # work of the nodes that run
     stop: int  # position where the rest begins
-    # Bytes of small results, among those added, that the replay takes over; None: it takes over nothing.
-    results: int | None = None
     selective: bool = False  # whether the replay takes over dear products, which are among those added
 
 

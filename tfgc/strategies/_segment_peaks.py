@@ -10,13 +10,13 @@ from tfgc._core.buffers import Buffers
 
 
 class FirstPass:
-    """The peak of the first pass, in which captured inputs stay after their last use, and small results as well."""
+    """The peak of the first pass, in which captured inputs stay after their last use."""
 
     def __init__(
         self, b: Buffers, forward_peak: Sequence[int], live: Sequence[int], start: int, held: frozenset[int]
     ) -> None:
         self._size, self._last_read, self._forward_peak = b.size, b.last_read, forward_peak
-        self._result_bytes, self._product_bytes = b.result_bytes, b.selective_before
+        self._product_bytes = b.selective_before
         self._live, self._start = live, start
         self._held = [0] * (len(b.graph) + 1)  # bytes of held buffers that nodes from each one on read
         for x in held:
@@ -29,8 +29,6 @@ class FirstPass:
 
     def add(self, node: int) -> None:
         self._staying_now += self._last_uses.pop(node, 0)
-        if node > self._start:
-            self._staying_now += self._result_bytes[node - 1]
         self._staying.append(self._staying_now)
 
     def capture(self, number: int) -> None:

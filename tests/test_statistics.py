@@ -1,4 +1,4 @@
-"""What a replay takes over of the first run: small results, whose computation it leaves out, with equal gradients."""
+"""Recomputed statistics: of normalizations, squeeze-and-excitation and norms, in every mode, with equal gradients."""
 
 import functools
 import inspect
@@ -11,7 +11,6 @@ from equality import assert_equal, check_enabled, fresh, in_turn, noise, plain_s
 from replays import second_order
 
 import tfgc
-from tfgc._pure import taken_results
 
 L = keras.layers
 X, Y = noise(4, 8, 8, 64), [noise(4, 1, seed=2)]
@@ -54,7 +53,7 @@ def blocks(statistic):
 
 
 @pytest.mark.parametrize(("name", "mode"), in_turn(STATISTICS))
-def test_gradients_and_states_with_results_of_the_first_run(name, mode):
+def test_gradients_and_states_are_those_of_plain_training(name, mode):
     check_enabled(functools.partial(blocks, STATISTICS[name]), X, Y, mode, segments=3)
 
 
@@ -63,33 +62,12 @@ def test_gradients_and_states_with_results_of_the_first_run(name, mode):
     ("nested", "jit_compile"),
     [(False, False), pytest.param(False, True, marks=pytest.mark.gate), (True, False), (True, True)],
 )
-def test_steps_of_plans_with_results_of_the_first_run(nested, jit_compile):
+def test_steps_of_nested_plans_and_of_flat_ones(nested, jit_compile):
     build = functools.partial(blocks, L.BatchNormalization)
     plain = plain_steps(build, X, Y, graph=True, jit_compile=jit_compile)
     model = fresh(build)
     tfgc.enable(model, tfgc.plan(model, 4, strategy="optimal") if nested else tfgc.plan(model, 4, strategy="sqrt"))
     assert_equal(plain, train(model, X, Y, graph=True, jit_compile=jit_compile), exact=False)
-
-
-def test_only_small_results_of_work_on_arguments_are_taken_over():
-    with tf.Graph().as_default() as graph:
-        x = tf.compat.v1.placeholder(tf.float32, (None, 64, 4))
-        few = tf.reduce_mean(x, axis=1)
-        over_batch = tf.reduce_mean(x, axis=(0, 2))  # for each of 32 samples a quarter
-        tf.reduce_mean(x, axis=2)  # a quarter
-        x[:, :1]
-        tf.gather(x, [0], axis=1)
-        tf.reduce_sum(tf.ones((64, 4)))
-        weight = tf.compat.v1.placeholder(tf.float32, (64, 4))
-        norm = tf.reduce_sum(weight)
-        tf.raw_ops.TensorListFromTensor(tensor=x, element_shape=[64, 4])  # a scalar that holds all of it
-        tf.where(x > 0)  # of any size
-        tf.reshape(x, (-1, 4))  # as large, though of a sample it seems to make a vector
-        image = tf.compat.v1.placeholder(tf.float32, (None, 512, 512, 4))
-        tf.image.resize(image, tf.shape(x)[:2])  # of any size
-        product = tf.matmul(tf.reshape(x, (-1, 256)), tf.ones((256, 4)))
-    found = taken_results.small_results(graph.get_operations(), [x, weight, image])
-    assert [tensor.op for tensor in found] == [few.op, over_batch.op, norm.op, product.op]
 
 
 def test_statistics_of_another_batch_size_are_its_own():
