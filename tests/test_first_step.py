@@ -150,14 +150,12 @@ def test_a_budget_chooses_among_named_layers(functional):
         return model
 
     model = build()
-    plain = tfgc.estimate(model, 8) if functional else tfgc.estimate(model, example=(X[:8], Y[:8]))
-    tfgc.enable(model, layers="block_[12]", budget=int(0.9 * plain.needed_bytes), verbose=0)
+    tfgc.enable(model, layers="block_[12]", budget="90%", verbose=0)
     model.fit(X, Y, batch_size=8, verbose=0)
-    names = [name.rpartition("/")[2] for name in recomputed(model)]
-    assert len(names) == 1
-    assert names[0] in ("block_1", "block_2")
+    names = {part for node in recomputed(model) for part in node.split("/") if part.startswith("block")}
+    assert len(names) == 1, names
     with pytest.raises(tfgc.InfeasibleBudgetError):
-        tfgc.enable(build(), layers="block_1", budget=plain.needed_bytes // 3).fit(X, Y, batch_size=8, verbose=0)
+        tfgc.enable(build(), layers="block_1", budget="30%").fit(X, Y, batch_size=8, verbose=0)
 
 
 @pytest.mark.gate

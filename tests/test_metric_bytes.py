@@ -11,7 +11,7 @@ import tfgc
 from tfgc import zoo
 from tfgc._core.buffers import Buffers
 from tfgc._core.tensors import peak_of
-from tfgc._planning import annotated, planner
+from tfgc._planning import annotated
 
 TOKENS, WORDS = 64, 2048
 LOGITS = 8 * TOKENS * WORDS * 4
@@ -275,7 +275,7 @@ def language_step(metrics):
     model.compile("sgd", SPARSE(from_logits=True), metrics=metrics, jit_compile=False)
     x, y = tf.ones((8, *model.input_shape[1:]), "int32"), tf.ones((8, *model.output_shape[1:-1]), "int32")
     model.optimizer.build(model.trainable_variables)
-    plan = planner.plan(model, 8)  # of layers
+    plan = tfgc.plan(model, 8, mode="compiled")  # of layers
     estimate = tfgc.estimate(model, 8, plan=plan)
     tfgc.enable(model, plan)
     return (memory.peak(tf.function(model.train_step), (x, y)) + estimate.fixed_bytes) / estimate.needed_bytes

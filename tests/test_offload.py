@@ -200,10 +200,10 @@ def on_device(model, segments):
 
 @pytest.mark.gate
 def test_what_the_device_holds_does_not_grow_with_the_depth():
-    (short, *short_back), (deep, *deep_back) = (memory.alone(alive_between, depth, offloaded) for depth in (4, 9))
+    (short, *short_back), (deep, *deep_back) = (memory.alone(alive_between, depth, offloaded) for depth in (9, 14))
     assert deep == short
     assert max(deep_back) == max(short_back)
-    (short, *short_back), (deep, *deep_back) = (memory.alone(alive_between, depth, on_device) for depth in (4, 9))
+    (short, *short_back), (deep, *deep_back) = (memory.alone(alive_between, depth, on_device) for depth in (9, 14))
     assert deep == short + 5
     assert max(deep_back) == max(short_back) + 5
 

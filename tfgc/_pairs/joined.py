@@ -78,8 +78,10 @@ def with_poolings(step: Step, traced: Sequence[tf.Operation]) -> Step:
 
 def until(step: Step) -> dict[int, int]:
     """The position in the order up to which each operation and what follows belong in one function."""
-    last = waits.joined(step)
+    last, beside = waits.joined(step), filters(step)
     for i, op in step.ops.items():
+        for j in beside.get(op.inputs[0], ()) if op.type == "BiasAddGrad" else ():
+            last[j] = max(last[j], step.at[i])
         if op.type == "MaxPoolGrad" and op.is_gradient:
             last[op.inputs[1][0]] = max(last[op.inputs[1][0]], step.at[i])
     return last

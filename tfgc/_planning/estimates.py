@@ -9,7 +9,6 @@ from tfgc._core.modes import check_predictable
 from tfgc._core.plan import Plan
 from tfgc._framework.model_checks import check_model
 from tfgc._planning import ahead, annotated, budgets
-from tfgc._planning.request import Request
 from tfgc._planning.step_ahead import StepAhead
 from tfgc._simulate import simulator
 from tfgc._simulate.simulator import Prediction
@@ -82,10 +81,7 @@ def of_step(
     """The plans of the step that is estimated, where that is traced; None where the model's layers are planned."""
     if ahead.applies_to(model, example):
         ahead.refuse(input_shapes, measure, loss)
-    elif plan is None:
-        is_own = not measure and optimizer is None and loss is None
-        return ahead.of_fit(model, batch_size, example, input_shapes, mode, Request()) if is_own else None
-    elif not plan.operations:
+    elif plan is None or not plan.operations:
         return None
     size = batch_size if example is not None or plan is None else batch_size or plan.batch_size
     return ahead.plans_for(model, size, example, mode, input_shapes)

@@ -138,7 +138,7 @@ class StepPlans:
     def by_cuts(self, cuts: Sequence[Cut], strategy: str) -> Rewritten:
         """The step cut where a plan says; the plain step where it saves nothing."""
         plan = self._whole(self._candidates.judged(cuts), strategy)
-        if plan.peak_bytes < plan.plain_bytes:
+        if plan.peak_bytes < plan.plain_bytes and any(op.segment for op in plan.step.ops.values()):
             return plan
         return self.plain(f"strategy {strategy!r} saves nothing of the step")
 
