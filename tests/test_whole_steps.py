@@ -43,6 +43,20 @@ class Own(keras.Model):
         return {"loss": loss, "nothing": {"inside": tf.norm(y)}}
 
 
+def test_a_function_that_closes_over_its_batch_may_be_traced_twice():
+    """The batch is no placeholder there, and TensorFlow could not read it in the graph that is built."""
+
+    def losses(model):
+        model.compile("sgd", "mse")
+        batch = tf.constant(X[:ROWS]), tf.constant(Y[:ROWS])
+        return [float(tf.function(lambda: model.train_step(batch))()["loss"]) for _ in range(2)]
+
+    keras.utils.set_random_seed(1)
+    plain = losses(cnn())
+    keras.utils.set_random_seed(1)
+    assert losses(tfgc.enable(cnn(), verbose=0)) == plain
+
+
 class Subclassed(keras.Model):
     """A model without a graph of layers."""
 

@@ -138,7 +138,7 @@ class StepPlans:
     def by_cuts(self, cuts: Sequence[Cut], strategy: str) -> Rewritten:
         """The step cut where a plan says; the plain step where it saves nothing."""
         plan = self._whole(self._candidates.judged(cuts), strategy)
-        if plan.peak_bytes < plan.plain_bytes and any(op.segment for op in plan.step.ops.values()):
+        if plan.peak_bytes < plan.plain_bytes:
             return plan
         return self.plain(f"strategy {strategy!r} saves nothing of the step")
 
@@ -156,7 +156,9 @@ class StepPlans:
                     f"strategy {name!r} stores on the host, which a step as a whole does not: name another"
                 )
             cuts += region.cuts(plan)
-        return self.by_cuts(cuts, name)
+        plan = self.by_cuts(cuts, name)
+        is_again = any(op.segment for op in plan.step.ops.values())
+        return plan if is_again or plan.unchanged else self.plain(f"strategy {name!r} recomputes nothing")
 
     def _cheapest(self, room: int) -> Rewritten:
         """The plan of least work that fits; of those that do so as simulated whole, if there is one."""
