@@ -47,7 +47,7 @@ def test_a_function_that_closes_over_its_batch_may_be_traced_twice():
     """The batch is no placeholder there, and TensorFlow could not read it in the graph that is built."""
 
     def losses(model):
-        model.compile("sgd", "mse")
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         batch = tf.constant(X[:ROWS]), tf.constant(Y[:ROWS])
         return [float(tf.function(lambda: model.train_step(batch))()["loss"]) for _ in range(2)]
 
