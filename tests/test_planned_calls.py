@@ -218,3 +218,25 @@ def test_a_model_that_cannot_be_traced_is_recomputed_part_by_part(replays):
     replays.clear()
     gradients(model)
     assert not replays
+
+
+def test_a_call_in_which_nothing_is_recomputed_runs_as_it_was_traced():
+    """A pooling that was put into its order made an order of it, in which a loop ran before what it takes."""
+
+    def gradients(change):
+        keras.utils.set_random_seed(2)
+        x = keras.Input((6, 4))
+        model = change(keras.Model(x, keras.layers.GRU(3)(keras.layers.MaxPooling1D(2, 1)(x))))
+
+        @tf.function
+        def step():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(tf.reshape(tf.range(48.0), (2, 6, 4)) / 48, training=True) ** 2)
+            return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+        return step()
+
+    plain = gradients(lambda model: model)
+    ours = gradients(lambda model: tfgc.enable(model, strategy="keep_all", verbose=0))
+    for one, other in zip(plain, ours, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)

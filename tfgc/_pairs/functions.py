@@ -55,7 +55,8 @@ class Directions:
         self.kept, self.segments, self.planned = self.stateful, None, None
         if plan is not None and joint.through and joint.sources:
             planned = plan(first)
-            planned = Planned(joined.with_poolings(planned.step, first.trace.ops), *planned[1:])
+            if planned.step.order != first.trace.step.order:  # that runs as TensorFlow orders it, not as traced
+                planned = planned._replace(step=joined.with_poolings(planned.step, first.trace.ops))
             self.planned, self.segments = planned.said, Segments(first, planned, len(joint.made))
             self.kept = [*self.stateful, *(name for name in self.segments.stored if name not in self.stateful)]
 
