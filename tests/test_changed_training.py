@@ -72,7 +72,7 @@ def planned(monkeypatch):
     return times
 
 
-# Planned by its nodes, and by the calls of its layers: by turns in the fast suite.
+# Functional, and without a graph of layers: by turns in the fast suite.
 KINDS = [chain, Blocks]
 BY_NODES, BY_CALLS = (pytest.mark.parametrize("kind", mostly(kind, modes=KINDS)) for kind in KINDS)
 

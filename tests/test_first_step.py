@@ -1,4 +1,4 @@
-"""`enable` of models without a graph: planned by the calls of their layers in the first training step."""
+"""`enable` of models without a graph of layers, planned in the first training step."""
 
 import keras
 import numpy as np

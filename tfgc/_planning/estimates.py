@@ -9,7 +9,6 @@ from tfgc._core.modes import check_predictable
 from tfgc._core.plan import Plan
 from tfgc._framework.model_checks import check_model
 from tfgc._planning import ahead, annotated, budgets
-from tfgc._planning.step_ahead import StepAhead
 from tfgc._simulate import simulator
 from tfgc._simulate.simulator import Prediction
 from tfgc._tracing.keras_graph import Shapes
@@ -55,33 +54,16 @@ def estimate(
     check_model(model)
     check_predictable(mode)
     strategies.check_plan(plan)
-    steps = of_step(model, batch_size, plan, mode=mode, input_shapes=input_shapes, example=example, measure=measure,
-                    optimizer=optimizer, loss=loss)  # fmt: skip
-    if steps is not None:
+    is_traced = plan is not None and plan.operations
+    if ahead.applies_to(model, example):
+        ahead.refuse(input_shapes, measure, loss)
+        is_traced = True
+    if is_traced:
+        size = batch_size if plan is None or example is not None else batch_size or plan.batch_size
+        steps = ahead.plans_for(model, size, example, mode, input_shapes)  # which builds the model
         return steps.estimate(plan, budgets.fixed_bytes(model, optimizer))
     graph = annotated.graph_of(
         model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss, optimizer=optimizer,
         xla=mode == "xla",
     )  # fmt: skip
     return simulator.estimate(graph, plan, budgets.fixed_bytes(model, optimizer), mode)
-
-
-def of_step(
-    model: keras.Model,
-    batch_size: int | None,
-    plan: Plan | None,
-    *,
-    mode: str,
-    input_shapes: Shapes | None,
-    example: Any,
-    measure: bool,
-    optimizer: Any,
-    loss: Any,
-) -> StepAhead | None:
-    """The plans of the step that is estimated, where that is traced; None where the model's layers are planned."""
-    if ahead.applies_to(model, example):
-        ahead.refuse(input_shapes, measure, loss)
-    elif plan is None or not plan.operations:
-        return None
-    size = batch_size if example is not None or plan is None else batch_size or plan.batch_size
-    return ahead.plans_for(model, size, example, mode, input_shapes)

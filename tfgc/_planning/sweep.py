@@ -41,8 +41,8 @@ def sweep(
     shown["resident"] = resident_bytes(model)
     for budget in budgets:  # a wrong one is refused before anything is planned, which may take minutes
         budget_bytes(budget, lambda: 0)
-    fixed = fixed_bytes(model, optimizer)
     step = _traced(model, batch_size, plans, input_shapes, example, measure, optimizer, mode)
+    fixed = fixed_bytes(model, optimizer)  # of a model that tracing has built
     if step is not None:
         check(plans, step.check)
         return front_of(step, fixed, network, others=plans, **shown)

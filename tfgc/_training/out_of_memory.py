@@ -38,7 +38,7 @@ class StepByPlan:
     model: keras.Model
     plan: Plan
     optimizer: keras.Optimizer | None
-    plans: Callable[[], Any]  # `AnyPlans`, or what looks like them
+    plans: Callable[[], Any]  # `NodePlans`, or what looks like them
 
     @property
     def fixed(self) -> int:
