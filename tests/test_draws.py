@@ -17,7 +17,7 @@ from tensorflow.python.eager import context
 import tfgc
 from tfgc._core.plan import Plan
 from tfgc._framework import graph_optimizer
-from tfgc._pure import random_draws
+from tfgc._pairs import random_draws
 from tfgc._tracing import keras_graph
 
 MODES = ("eager", "compiled", "graph")

@@ -7,7 +7,7 @@ import pytest
 import random_models
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tfgc._pure import taken_results
+from tfgc._pairs import taken_results
 
 # How many models.
 FAST, SLOW = 6, 2000

@@ -11,7 +11,7 @@ from equality import fresh, in_turn, noise, states
 from models import Subclassed, built, everything
 
 import tfgc
-from tfgc._pure import tensor_packing
+from tfgc._pairs import tensor_packing
 from tfgc._training.segment_runner import Runner
 from tfgc._verify import differences, loss_step, verdicts, verify
 

@@ -149,7 +149,6 @@ class PlanChoice:
 class Costs(TypedDict):
     """What memory and work are counted for, as arguments of `tfgc.plan`."""
 
-    measure: bool
     optimizer: str | None
     mode: str
 

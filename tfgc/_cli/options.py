@@ -84,13 +84,7 @@ _plan = (
 _plan_file = click.option("--plan", "plan_path", type=INPUT, help="Plan file to use instead of planning options.")
 plan_options = _chosen("planning", choices.PlanChoice, _plan)
 plan_or_options = _chosen("planning", choices.PlanChoice, (*_plan, _plan_file))
-cost_options = _chosen("costs", choices.Costs, (
-    click.option(
-        "--measure", "--time-layers", "measure", is_flag=True,
-        help="Run a plain training step on this device, and count each layer's seconds in it instead of flops.",
-    ),
-    optimizer, mode,
-))  # fmt: skip
+cost_options = _chosen("costs", choices.Costs, (optimizer, mode))
 json_option = click.option(
     "--json", "json_path", is_flag=False, flag_value="-", metavar="[FILE]", is_eager=True,
     callback=lambda context, option, path: _json_path(path),

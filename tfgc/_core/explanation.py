@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from tfgc._core import confirmation
 from tfgc._core.segments import Outlook, Segment, Segmentation
 from tfgc._core.text import HARD_SPACE, filled, table
-from tfgc._units import format_bytes, format_needs, format_percent, format_seconds, format_work
+from tfgc._units import format_bytes, format_needs, format_percent, format_work
 
 _PHASES = {
     "forward": "runs forward",
@@ -39,14 +39,6 @@ def explain(plan: Segmentation) -> str:
         "'stores' is the memory that a segment holds from its forward to its backward pass, and that no earlier "
         "segment holds already: a recomputed one stores its inputs, a kept one all that its backward pass reads."
     )
-    chosen = [segment for segment in plan.segments if segment.selective]
-    products = sum(segment.result_bytes or 0 for segment in chosen)
-    if products:
-        spared = _in_words(sum(segment.spared_work or 0 for segment in chosen), plan.outlook)
-        lines.append(
-            "Segments marked 'selective' also store results of matrix products and convolutions, "
-            f"{format_bytes(products)} in all: that spares their replays {spared}."
-        )
     on_host = sum(segment.host_bytes or 0 for segment in plan.segments)
     if on_host:
         lines.append(
@@ -67,7 +59,7 @@ def searched(plan: Segmentation) -> Iterator[str]:
 
 
 def _outlook(plan: Segmentation, outlook: Outlook, confirmed: confirmation.Confirmation | None) -> Iterator[str]:
-    counted, words = "seconds" if outlook.unit == "s" else "floating-point operations", needs(outlook)
+    words = needs(outlook)
     yield f"{words[0].upper()}{words[1:]}, most while {outlook.node!r} {_PHASES[outlook.phase]}."
     if confirmed is not None:
         yield f"{confirmed}."
@@ -76,8 +68,8 @@ def _outlook(plan: Segmentation, outlook: Outlook, confirmed: confirmation.Confi
         return
     yield from _peak_of(plan.segments, outlook)
     yield (
-        f"Overhead {format_percent(outlook.overhead)} of the plain step's work, counted in {counted}; no plan of this "
-        f"peak has less than {format_percent(outlook.least_overhead)}."
+        f"Overhead {format_percent(outlook.overhead)} of the plain step's work, counted in floating-point operations; "
+        f"no plan of this peak has less than {format_percent(outlook.least_overhead)}."
     )
     yield (
         f"No plan that cuts between nodes can go below what {outlook.floor_node!r} alone needs; this plan's "
@@ -89,8 +81,8 @@ def needs(outlook: Outlook) -> str:
     """What the step needs, and of how much; of activations where no more is known."""
     if outlook.needed_bytes is not None:
         return format_needs(outlook.needed_bytes, outlook.plain_needed_bytes, outlook.budget_bytes)
-    left_out = "weights and slots" if outlook.whole_step else "weights, their gradients and slots"
-    return f"needs {format_bytes(outlook.peak_bytes)} of {format_bytes(outlook.plain_bytes)}, {left_out} left out"
+    figures = f"{format_bytes(outlook.peak_bytes)} of {format_bytes(outlook.plain_bytes)}"
+    return f"needs {figures}, weights, their gradients and slots left out"
 
 
 def _peak_of(segments: Sequence[Segment], outlook: Outlook) -> Iterator[str]:
@@ -130,19 +122,13 @@ def _figures(segment: Segment, outlook: Outlook | None) -> tuple[str, str, str]:
         return "", "", ""
     if segment.mode == "keep":
         return format_bytes(segment.stored_bytes), "", ""
-    return format_bytes(segment.stored_bytes), format_bytes(segment.inside_bytes), _in_words(segment.work, outlook)
-
-
-def _in_words(work: float, outlook: Outlook) -> str:
-    return format_seconds(work) if outlook.unit == "s" else format_work(work)
+    return format_bytes(segment.stored_bytes), format_bytes(segment.inside_bytes), format_work(segment.work)
 
 
 def _note(segment: Segment, outlook: Outlook | None, last: bool) -> str:
     """Why a segment is kept, or why running it again does not help; empty where the figures show it."""
     if segment.host_bytes:
         return f"stores {format_bytes(segment.host_bytes)} on the host"
-    if segment.selective:
-        return f"selective, {format_bytes(segment.result_bytes or 0)} of its results are stored"
     if segment.obstacle:
         fact, _, _advice = segment.obstacle.partition(". ")
         return f"cannot be run twice ({fact})"
@@ -158,7 +144,7 @@ def _note(segment: Segment, outlook: Outlook | None, last: bool) -> str:
     if segment.mode == "recompute":
         return ""
     freed = format_bytes(segment.inside_bytes - segment.input_bytes)
-    return f"a replay would free {freed} for {_in_words(segment.work, outlook)}"
+    return f"a replay would free {freed} for {format_work(segment.work)}"
 
 
 def summary(plan: Segmentation) -> tuple[str, Sequence[str], list[list[str]]]:

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tfgc._core.shown import Brief
@@ -24,65 +24,22 @@ _Derived = TypeVar("_Derived")
 class Cost(Brief):
     """What one node saves, allocates and computes. Bytes are those of `Graph.batch_size` samples.
 
-    A byte trace is the signed bytes of each buffer that is allocated (+) or freed (-) while the node runs, without its
-    inputs and without what was saved before.
-
     Attributes:
         saved_tensors: Inputs and outputs of the node that its backward pass reads.
-        saved_internal_bytes: Bytes of each other buffer that its backward pass reads.
-        forward_trace: Byte trace of a forward pass that saves nothing; its outputs stay.
-        forward_saving_trace: Byte trace of a forward pass that saves what the backward pass reads.
-        backward_trace: Byte trace of the backward pass; it may free upstream gradients and internal buffers.
-        held_backward_traces: The same where somebody holds, so that nothing overwrites or frees, what the forward pass
-            saved, upstream gradients, or both; () where they are not known.
         differentiable_inputs: Inputs that get a gradient.
-        passthrough_inputs: Those of them whose gradient is the upstream gradient itself, not a new buffer.
-        aliases: For each output the earlier tensor that it merely renames, or None.
-        logits: For each output how Keras's crossentropies find the logits behind it: an attribute, or a type of
-            operation; "" if it is the input that `aliases` names itself, and None if they do not.
-        overwrites: An input that the node overwrites in place where nobody else reads it, or None.
-        gradient_bytes: Bytes of the gradients of its weights.
-        table_bytes: Bytes of those of its weights whose gradients are of some rows.
-        resident_bytes: Bytes that are there during the whole step on its behalf, beside weights and slots.
-        zero_bytes: Bytes of zeros that are there, too, if it is not recomputed.
-        differentiable: Whether it has a backward pass at all.
-        selective_bytes: Bytes of results of dear products, which a selective replay takes over.
-        selective_saved_bytes: Those of them that are among `saved_internal_bytes`.
-        selective_trace: Byte trace of that replay, without these.
+        forward_bytes: The most that its forward pass allocates, its outputs among it.
+        backward_bytes: The most that its backward pass allocates, gradients of its inputs among it.
         flops, backward_flops: Floating-point operations of the two passes.
-        selective_flops: Those of a selective replay; None: as many as `flops`.
-        seconds, backward_seconds, selective_seconds: The same as measured times, or None.
         obstacle: Why it cannot be run twice, or None.
-        copied: Whether graphs run copies of its trace, as selective replays have to.
     """
 
     saved_tensors: tuple[Ref, ...]
-    saved_internal_bytes: tuple[int, ...] = ()
-    forward_trace: tuple[int, ...] = ()
-    forward_saving_trace: tuple[int, ...] = ()
-    backward_trace: tuple[int, ...] = ()
-    held_backward_traces: tuple[tuple[int, ...], ...] = ()
     differentiable_inputs: tuple[Ref, ...] = ()
-    passthrough_inputs: tuple[Ref, ...] = ()
-    aliases: tuple[Ref | None, ...] = ()
-    logits: tuple[str | None, ...] = ()
-    overwrites: Ref | None = None
-    gradient_bytes: int = 0
-    table_bytes: int = 0
-    resident_bytes: int = 0
-    zero_bytes: int = 0
-    differentiable: bool = True
+    forward_bytes: int = 0
+    backward_bytes: int = 0
     flops: int = 0
     backward_flops: int = 0
-    selective_bytes: int = 0
-    selective_saved_bytes: int = 0
-    selective_trace: tuple[int, ...] = ()
-    selective_flops: int | None = None
-    seconds: float | None = None
-    backward_seconds: float | None = None
-    selective_seconds: float | None = None
     obstacle: str | None = None
-    copied: bool = True
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -95,8 +52,6 @@ class Node(Brief):
         kind: Its class, for people to read.
         inputs: The tensors that it reads: a tuple of `Ref`.
         outputs: A `Spec` for each tensor that it makes.
-        declared: The same as the model declares them, where `outputs` are for one batch and input size; by default
-            `outputs`.
         cost: Its `Cost`, or None; then `Graph.cost` assumes that it saves all that it touches.
     """
 
@@ -104,7 +59,6 @@ class Node(Brief):
     inputs: tuple[Ref, ...]
     outputs: tuple[Spec, ...]
     kind: str = "node"
-    declared: tuple[Spec, ...] = ()
     cost: Cost | None = None
 
     @property
@@ -114,7 +68,7 @@ class Node(Brief):
 
     def describe(self) -> str:
         """One line that is the same for this node at any batch, in any process."""
-        return f"{self.name} ({self.kind}) -> {', '.join(map(str, self.declared or self.outputs))}"
+        return f"{self.name} ({self.kind}) -> {', '.join(map(str, self.outputs))}"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -126,16 +80,6 @@ class Graph(Brief):
         inputs: Mapping from the name of each graph input to its `Spec`.
         outputs: The `Ref` of each tensor that the graph returns.
         batch_size: Samples in a batch, where bytes are compared; None: bytes are those of one sample.
-        whole_step: Whether the gradient of a node's weights counts while its backward pass runs, or only activations.
-        loss: Byte trace of the loss and its gradient (see `Cost`), without the outputs.
-        eager_loss: The same if its operations run one by one, as in a loop of the user's over compiled segments.
-        written_over: Outputs whose buffers the loss takes over where its operations run in a graph.
-        xla: Whether the costs are those of a step that XLA compiles.
-        joined: Positions where no segment is to start, since XLA fuses the nodes before and behind.
-        early_update: Bytes for each byte of weights that their update holds from the start of the step, if nothing is
-            recomputed in it.
-        table_update: Bytes for each byte of `table_bytes` that an update makes while it runs.
-        late_updates: Whether no weight is updated before the gradients of all are there.
 
     Example:
         >>> a = Node("a", (Ref("x"),), (Spec((None, 8)),))
@@ -151,15 +95,6 @@ class Graph(Brief):
     inputs: dict[str, Spec]
     outputs: tuple[Ref, ...]
     batch_size: int | None = None
-    whole_step: bool = False
-    loss: tuple[int, ...] = ()
-    eager_loss: tuple[int, ...] = ()
-    written_over: tuple[Ref, ...] = ()
-    xla: bool = False
-    joined: frozenset[int] = frozenset()
-    early_update: float = 0.0
-    table_update: float = 0.0
-    late_updates: bool = False
 
     def __post_init__(self) -> None:
         seen = set(self.inputs)
@@ -187,10 +122,6 @@ class Graph(Brief):
         if make not in self._made:
             self._made[make] = make(self)
         return self._made[make]
-
-    def counting(self, *, whole_step: bool) -> "Graph":
-        """This graph with `whole_step` as given; the other one of the two is made once."""
-        return self if whole_step == self.whole_step else self.once(_with_other_scope)
 
     @functools.cached_property
     def position(self) -> dict[str, int]:
@@ -238,10 +169,9 @@ class Graph(Brief):
         elements = self.elements(node)
         return Cost(
             saved_tensors=(*dict.fromkeys(node.inputs), *node.made),
-            forward_trace=made,
-            forward_saving_trace=made,
-            backward_trace=tuple(self.bytes(ref) for ref in wants),
             differentiable_inputs=wants,
+            forward_bytes=sum(made),
+            backward_bytes=sum(map(self.bytes, wants)),
             flops=elements,
             backward_flops=2 * elements,
         )
@@ -249,11 +179,6 @@ class Graph(Brief):
     def elements(self, node: Node) -> int:
         """Elements of the outputs of a node; where the batch is not known those of one sample."""
         return sum(math.prod(d or self.batch_size or 1 for d in spec.shape) for spec in node.outputs)
-
-    def resident_bytes(self, recomputed: Collection[str] = ()) -> int:
-        """Bytes that are there during the whole step, beside weights and slots, if these nodes are recomputed."""
-        costs = zip(self.nodes, self.costs)
-        return sum(cost.resident_bytes + cost.zero_bytes * (node.name not in recomputed) for node, cost in costs)
 
     def floating(self, ref: Ref) -> bool:
         """Whether a tensor can have a gradient."""
@@ -279,7 +204,3 @@ class Graph(Brief):
     def node_bytes(self) -> tuple[int, ...]:
         """Bytes of the outputs of each node: a simple measure of what it costs to keep it."""
         return tuple(sum(map(self.bytes, node.made)) for node in self.nodes)
-
-
-def _with_other_scope(graph: Graph) -> Graph:
-    return dataclasses.replace(graph, whole_step=not graph.whole_step)

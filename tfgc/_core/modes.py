@@ -8,8 +8,8 @@ from tfgc._errors import OptionError, did_you_mean
 # `tf.function`, as in `fit`. xla: the whole step compiled by XLA, as in `fit` on GPUs.
 Mode = Literal["eager", "compiled", "graph", "xla"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-# What the simulator models.
-PREDICTABLE: tuple[Mode, ...] = ("compiled", "graph", "xla")
+# Where a step is simulated as it is traced.
+PREDICTABLE: tuple[Mode, ...] = ("graph", "xla")
 # The mode of plain training in the same loop: `compiled` compiles segments alone, and plain training has none.
 PLAIN: dict[str, Mode] = {"eager": "eager", "compiled": "eager", "graph": "graph", "xla": "xla"}
 
@@ -27,5 +27,5 @@ def check_mode(mode: str, allowed: tuple[str, ...] = MODES, why: str = "") -> No
 
 
 def check_predictable(mode: str) -> None:
-    """Raise `OptionError` unless the simulator models a mode."""
-    check_mode(mode, PREDICTABLE, "what a tape keeps op by op cannot be predicted")
+    """Raise `OptionError` unless steps are simulated in a mode."""
+    check_mode(mode, PREDICTABLE, "what a loop in Python keeps cannot be predicted")

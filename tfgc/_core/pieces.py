@@ -6,7 +6,7 @@ from typing import TypeAlias
 from tfgc._core.graph import Graph
 from tfgc._core.segments import Segment, Segmentation
 
-# Positions of start and end, and a mode or "selective", or the pieces of the replay
+# Positions of start and end, and a mode, or the pieces of the replay
 Piece: TypeAlias = tuple[int, int, "str | Sequence[Piece]"]
 
 
@@ -24,7 +24,6 @@ def segments_of(
             Segment(
                 nodes=tuple(node.name for node in nodes),
                 mode="keep" if how == "keep" else "recompute",
-                selective=how == "selective",
                 inner=None if isinstance(how, str) else plan(segments_of(graph, how, plan)),
                 obstacle=obstacles[0] if obstacles else None,
             )

@@ -74,7 +74,7 @@ class Plan(Shown, Segmentation):
         Args:
             graph: The graph.
             pieces: Tuples (start, end, how) of positions in `graph.nodes`, the end not included. How is "keep",
-                "recompute", "selective", or pieces of its replay.
+                "recompute", or pieces of its replay.
             strategy: A name for what made the plan.
             options: What it was asked for, if that is to be kept.
 

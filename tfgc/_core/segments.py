@@ -7,8 +7,8 @@ from tfgc._core.shown import Brief
 from tfgc._errors import OptionError
 
 _MODES = ("keep", "recompute")
-# What a node does; `return` is that of a compiled segment, which returns its gradients.
-Phase: TypeAlias = Literal["forward", "loss", "replay", "backward", "return"]
+# What a node does.
+Phase: TypeAlias = Literal["forward", "loss", "replay", "backward"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -24,13 +24,10 @@ class Segment(Brief):
             sizes are unknown, like the next three.
         inside_bytes: Activations that it would store if TensorFlow kept it whole.
         input_bytes: Activations that it would store if it were recomputed.
-        work: Seconds or flops to run it again.
+        work: Flops to run it again.
         obstacle: Why it cannot be run twice, or None.
-        result_bytes: Bytes, among those stored, of results of dear products if it is `selective`, or None.
-        spared_work: Work that its replay does not do for that reason, or None.
         host_bytes: Bytes that it stores on the host, if `offload`; else None.
         on_device: Those of its inputs that stay on the device, since another segment keeps them there.
-        selective: Whether results of dear products are stored, too, so that its replay runs the rest.
 
     Example:
         >>> print(Segment(("conv", "normalization", "relu")))
@@ -46,11 +43,8 @@ class Segment(Brief):
     input_bytes: int | None = None
     work: float | None = None
     obstacle: str | None = None
-    result_bytes: int | None = None
-    spared_work: float | None = None
     host_bytes: int | None = None
     on_device: tuple[str, ...] = ()
-    selective: bool = False
 
     def __post_init__(self) -> None:
         if not self.nodes:
@@ -59,17 +53,12 @@ class Segment(Brief):
             raise OptionError(f"a segment's mode is {' or '.join(_MODES)}, not {self.mode!r}")
         if self.offload and self.mode == "keep":
             raise OptionError("offload=True: a segment of mode 'keep' stores no checkpoint; leave offload at False")
-        if self.selective and (self.mode == "keep" or self.inner is not None):
-            why = "is kept" if self.mode == "keep" else "has an inner plan"
-            raise OptionError(f"selective=True: a segment that {why} takes over nothing; leave selective at False")
         if self.inner is None:
             return
         if not isinstance(self.inner, Segmentation):
             raise OptionError(f"inner={self.inner!r} is not a Plan")
         if self.mode == "keep":
             raise OptionError("inner: a segment of mode 'keep' is not run again, so it cannot have an inner plan")
-        if any(segment.selective for segment in self.inner.segments):
-            raise OptionError("inner: a replay takes over nothing; leave selective at False in an inner plan")
         if any(segment.offload for segment in self.inner.segments):
             raise OptionError("inner: a replay stores nothing on the host; leave offload at False in an inner plan")
         if self.inner.model:
@@ -95,8 +84,6 @@ class Outlook:
         floor_node: That node.
         overhead: Work on top of the plain step's, as a fraction of it.
         least_overhead: No plan of this peak at this granularity has less overhead.
-        unit: What work is counted in, `s` or `flop`.
-        whole_step: Whether the bytes include gradients of weights, or activations alone.
         needed_bytes: What the whole step needs on the device, weights and slots included: `needed_bytes` of
             `tfgc.estimate`, or what was measured with `confirm`. None where it is not known, like the next one.
         plain_needed_bytes: The same of the plain step.
@@ -111,8 +98,6 @@ class Outlook:
     floor_node: str
     overhead: float
     least_overhead: float
-    unit: str
-    whole_step: bool = False
     needed_bytes: int | None = None
     plain_needed_bytes: int | None = None
     budget_bytes: int | None = None

@@ -1,10 +1,8 @@
 """Tensors of a graph: how they are named, their shape and dtype, and their bytes."""
 
 import dataclasses
-import itertools
 import math
 import re
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from tfgc._errors import OptionError
@@ -24,14 +22,10 @@ class Ref(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """Shape and dtype of a tensor; the first dimension is None for the batch.
-
-    `varies` means that each None, the first one included, depends on the values in the batch.
-    """
+    """Shape and dtype of a tensor; the first dimension is None for the batch."""
 
     shape: tuple[int | None, ...]
     dtype: str = "float32"
-    varies: bool = False
 
     def bytes(self, batch_size: int | None = None) -> int:
         """Bytes of the tensor, or of one sample of it without `batch_size`.
@@ -39,12 +33,6 @@ class Spec:
         Raises:
             OptionError: If a dimension other than the batch is unknown.
         """
-        if self.varies:
-            raise OptionError(
-                f"it makes a tensor of shape {self.shape}, whose unknown sizes depend on the values in the batch, so "
-                "its bytes cannot be known in advance. Give it a fixed size, or apply it to the data before the model; "
-                "strategy='uniform' and 'manual' need no sizes"
-            )
         if self.open:
             raise OptionError(
                 f"a tensor has the shape {self.shape}, of which more than the batch is unknown, and tfgc does not "
@@ -56,7 +44,7 @@ class Spec:
     @property
     def open(self) -> bool:
         """Whether its bytes are unknown even for one sample."""
-        return self.varies or None in self.shape[1:]
+        return None in self.shape[1:]
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join('?' if d is None else str(d) for d in self.shape)}]"
@@ -76,12 +64,3 @@ def itemsize(dtype: str) -> int:
     if bits is None:
         raise OptionError(f"the size of a {dtype} element is not known")
     return max(1, int(bits[0]) // 8)
-
-
-def peak_of(byte_trace: Iterable[int]) -> int:
-    """The most bytes that a trace of signed counts reaches, at least 0.
-
-    >>> peak_of([4, 8, -8, 2])
-    12
-    """
-    return max(0, max(itertools.accumulate(byte_trace), default=0))

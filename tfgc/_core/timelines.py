@@ -75,8 +75,7 @@ def _course(segments: Sequence[Segment]) -> list[tuple[float, float]]:
         points.append((place, stored))
     for segment in reversed(segments):
         if segment.mode == "recompute":
-            inside = max(0, (segment.inside_bytes or 0) - (segment.result_bytes or 0))
-            whole = (Segment(segment.nodes, "keep", stored_bytes=inside),)
+            whole = (Segment(segment.nodes, "keep", stored_bytes=segment.inside_bytes),)
             replay = _course(whole if segment.inner is None else segment.inner.segments)
             points += [(place + x / 2, stored + count) for x, count in replay[1:-1]]
         place, stored = place + len(segment.nodes), stored - (segment.stored_bytes or 0)

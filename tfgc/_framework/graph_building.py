@@ -2,24 +2,15 @@
 
 import contextlib
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from tfgc._framework import private_api
-from tfgc._framework.internals import CondBranchFuncGraph, ControlFlowFuncGraph, pywrap_tfe, record
+from tfgc._framework.internals import ControlFlowFuncGraph, pywrap_tfe, record
 
 # The graph of a function, by a name, to trace in what is never run.
 scratch_graph = tf.__internal__.FuncGraph
-
-
-def placeholder_of(variable: keras.Variable, graph: Any) -> tf.Tensor:
-    """A placeholder in `graph` for what a variable holds; made in a branch, it could not be read in the other one."""
-    stored = private_api.storage(variable)
-    with graph.as_default():
-        return tf.compat.v1.placeholder(stored.dtype, stored.shape)
 
 
 def recorded_copy(tensor: tf.Tensor, backward: Callable[[Any], Any], source: tf.Tensor | None = None) -> tf.Tensor:
@@ -35,17 +26,6 @@ def recorded_copy(tensor: tf.Tensor, backward: Callable[[Any], Any], source: tf.
         "identity", [copy], [tensor if source is None else source], lambda g: [backward(g)], forward
     )
     return copy
-
-
-def with_own_gradients(tensors: Sequence[tf.Tensor], sources: Collection[int]) -> list[tf.Tensor]:
-    """`tensors`, of which those at `sources` are copies if operations run eagerly.
-
-    The gradients of a sum's terms are one tensor. What `GradientTape.gradient` returns twice it never frees (TensorFlow
-    2.21), and each step of a loop would add to that.
-    """
-    if len(sources) < 2 or not tf.executing_eagerly():
-        return list(tensors)
-    return [recorded_copy(tensor, tf.identity) if i in sources else tensor for i, tensor in enumerate(tensors)]
 
 
 @contextlib.contextmanager
@@ -66,21 +46,6 @@ def recorded() -> Iterator[bool]:
     finally:
         if stopped:
             pywrap_tfe.TFE_Py_TapeSetStopOnThread()
-
-
-@contextlib.contextmanager
-def spy_on_captures(found: list[tf.Tensor]) -> Iterator[None]:
-    """Add the eager tensors that the graph being built captures, small ones as constants, to the list `found`."""
-    graph = tf.compat.v1.get_default_graph()
-    original = graph.capture
-
-    def spy(tensor: tf.Tensor, *args: Any, **kwargs: Any) -> tf.Tensor:
-        if not tf.is_symbolic_tensor(tensor):
-            found.append(tensor)
-        return original(tensor, *args, **kwargs)
-
-    with patched(graph, "capture", spy):
-        yield
 
 
 @contextlib.contextmanager
@@ -173,11 +138,6 @@ def can_reach(earlier: Captures) -> bool:
     # Its gradient can, and what is nested in it; the gradient of a copy that TensorFlow made of it cannot.
     around = _enclosing(tf.compat.v1.get_default_graph())
     return any(graph in (outer, getattr(outer, "_forward_graph", None)) for outer in around)
-
-
-def in_branch() -> bool:
-    """Whether the graph being built is that of a branch, or inside of one."""
-    return any(isinstance(graph, CondBranchFuncGraph) for graph in _enclosing(tf.compat.v1.get_default_graph()))
 
 
 def _enclosing(graph: Any) -> Iterator[Any]:

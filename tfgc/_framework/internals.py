@@ -11,11 +11,9 @@ try:
     from keras.src.layers.layer import CallContext
     from keras.src.models import functional
     from keras.src.models.sequential import Sequential
-    from keras.src.ops.numpy import Multiply
     from keras.src.ops.operation import Operation
     from keras.src.optimizers.base_optimizer import BaseOptimizer
     from keras.src.random import seed_generator
-    from keras.src.utils.naming import to_snake_case
     from tensorflow.compiler.tf2xla.ops import gen_xla_ops
     from tensorflow.compiler.xla.service import hlo_pb2
     from tensorflow.python.autograph.core import ag_ctx
@@ -24,9 +22,8 @@ try:
     from tensorflow.python.eager.polymorphic_function import atomic_function, compiler_ir
     from tensorflow.python.framework import op_def_registry, ops, random_seed
     from tensorflow.python.framework.auto_control_deps_utils import get_read_write_resource_inputs
-    from tensorflow.python.ops import control_flow_util, custom_gradient, gradients_util, resource_variable_ops
-    from tensorflow.python.ops.control_flow_v2_func_graphs import CondBranchFuncGraph, ControlFlowFuncGraph
-    from tensorflow.python.ops.parallel_for import pfor
+    from tensorflow.python.ops import control_flow_util, gradients_util, resource_variable_ops
+    from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
     from tensorflow.python.util._pywrap_util_port import IsMklEnabled as has_onednn
     from tensorflow.python.util._pywrap_utils import IsDataTypeSupportedByOneDNNOnThisCPU as has_onednn_of
 except ImportError as error:

@@ -1,11 +1,11 @@
 """How Keras stores functional graphs, and what its layers keep about their calls."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 
-from tfgc._framework.internals import Multiply, Sequential, functional
+from tfgc._framework.internals import Sequential, functional
 from tfgc._framework.versions import attribute
 
 # Where an enabled layer keeps methods that a user had put on the object. Neither Keras nor tfgc takes it for a setting.
@@ -69,10 +69,6 @@ class FunctionalGraph:
         by_depth = attribute(self._function, "_nodes_by_depth")
         for depth in sorted(by_depth, reverse=True):
             yield from (node for node in by_depth[depth] if node.operation and not node.is_input)
-
-    def flat_inputs(self, inputs: Any) -> list[Any]:
-        """Inputs as `Functional.call` prepares them."""
-        return attribute(self._function, "_standardize_inputs")(inputs)
 
     def structured_inputs(self, tensors: Sequence[Any]) -> Any:
         """Tensors in the structure of the inputs."""
@@ -143,23 +139,3 @@ def of_outputs(model: keras.Model, given: Any) -> list[list[Any]]:
     elif len(names) > 1 and isinstance(given, list | tuple):
         chosen = next((list(form) for form in (given, keras.tree.flatten(given)) if len(form) == len(names)), chosen)
     return [[one for one in keras.tree.flatten(choice) if one is not None] for choice in chosen]
-
-
-def in_own_dtype(operation: keras.Operation, tensor: keras.KerasTensor) -> keras.KerasTensor:
-    """A tensor as the `call` of an operation gets it: floats in the dtype that a layer computes in."""
-    if not isinstance(operation, keras.Layer) or not operation.autocast:
-        return tensor
-    if not attribute(operation, "_convert_input_args"):
-        return tensor
-    dtype = operation.input_dtype
-    if tensor.dtype == dtype or not keras.backend.is_float_dtype(tensor.dtype):
-        return tensor
-    return keras.KerasTensor(tensor.shape, dtype, sparse=tensor.sparse)
-
-
-def as_made(
-    operation: keras.Operation, declared: Iterable[keras.KerasTensor], inputs: Iterable[keras.KerasTensor]
-) -> list[keras.KerasTensor]:
-    """What an operation makes of inputs: Keras declares a tensor times a plain number sparse, though it is not."""
-    dense = isinstance(operation, Multiply) and not any(t.sparse for t in inputs)
-    return [keras.KerasTensor(t.shape, t.dtype) if dense else t for t in declared]

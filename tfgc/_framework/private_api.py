@@ -80,12 +80,6 @@ def set_global_seed(generator: Any) -> None:
     global_state.set_global_attribute(_GLOBAL_SEED, generator)
 
 
-def make_global_seed() -> None:
-    """Make Keras draw from a new generator, made as at its first use."""
-    set_global_seed(None)
-    internals.seed_generator.global_seed_generator()
-
-
 def storage(variable: keras.Variable) -> Any:
     """Return the `tf.Variable` under a Keras variable, None if not yet built."""
     return attribute(variable, "_value")

@@ -5,12 +5,9 @@ graph Keras's crossentropies also look at the operation that made a tensor: they
 as the logits. A copy of a tensor, or what a function returns in its place, has neither.
 """
 
-import functools
-import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tfgc._framework.internals import record
@@ -33,16 +30,6 @@ def mask_of(tensor: Any) -> Any:
 def set_mask(tensor: Any, mask: Any) -> None:
     """Attach a mask to a tensor, as Keras does."""
     setattr(tensor, MASK, mask)
-
-
-def takes_masks(operation: keras.Operation) -> bool:
-    """Whether an operation is a layer that Keras hands masks of its inputs to."""
-    return isinstance(operation, keras.Layer) and _takes_masks(type(operation).call)
-
-
-@functools.cache
-def _takes_masks(call: Callable) -> bool:
-    return any(name == "mask" or name.endswith("_mask") for name in inspect.signature(call).parameters)
 
 
 def masked(structure: Any) -> list[int]:
@@ -75,20 +62,6 @@ def activation(tensor: Any) -> tuple[str | None, Any]:
         return None, None
     logits = tensor.op.inputs[0]
     return (tensor.op.type, logits) if getattr(tensor, LOGITS, logits) is logits else (None, None)
-
-
-def logits_behind(tensor: Any) -> str | None:
-    """How Keras's crossentropies find the logits behind a tensor: `LOGITS`, or a type of operation; None if not."""
-    return LOGITS if hasattr(tensor, LOGITS) else activation(tensor)[0]
-
-
-def with_logits(logits: tf.Tensor, found_by: str) -> tf.Tensor:
-    """A tensor that is not `logits`, behind which Keras's crossentropies find them in this way."""
-    if found_by in ACTIVATIONS:
-        return ACTIVATIONS[found_by](logits)
-    tensor = tf.compat.v1.placeholder(logits.dtype, logits.shape)
-    setattr(tensor, LOGITS, logits)
-    return tensor
 
 
 def made_again(kind: str, logits: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:

@@ -79,8 +79,8 @@ def step(model: keras.Model, mode: str, plan: Plan | None = None) -> Callable[[A
 
 
 def traced(step: Callable[..., Any], mode: str, plan: Plan | None = None, *, autograph: bool = True) -> Any:
-    """A step as it runs in a mode, or by a plan of its operations."""
-    if plan is not None and plan.operations and mode == "graph":
+    """A step as it runs in a mode, or by a plan."""
+    if plan is not None and mode == "graph":
         return RewrittenFunction(step, Settings({"autograph": autograph}, {}, Request.of(plan), verbose=False))
     if mode not in ("graph", "xla"):
         return step

@@ -11,7 +11,7 @@ from tfgc._records.job import LargestBatch
 
 FIRST = 16
 # So many batches in a row must be predicted not to fit above the one that does.
-ABOVE = 16
+ABOVE = 4  # each takes a trace
 # Runs to confirm one way of training, at most; two or three are enough where predictions are good.
 RUNS = 8
 # A batch that fits is confirmed by one that does not at most this part above, or one sample.

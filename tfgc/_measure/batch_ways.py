@@ -6,7 +6,6 @@ from typing import NamedTuple
 from tfgc._core.plan import Plan
 from tfgc._core.segments import Segmentation
 from tfgc._measure import batch_search
-from tfgc._planning.node_plans import NodePlans
 from tfgc._planning.step_ahead import StepAhead
 from tfgc._records.batch_limit import MOST
 from tfgc._records.job import LargestBatch
@@ -24,18 +23,16 @@ class Step(NamedTuple):
 class Way:
     """Training by whichever of some plans needs least, those of one batch and of the first one that none of them fits.
 
-    `known` gives for a batch what makes and predicts plans for it, and the bytes that are there all the time: weights,
-    slots and the batch itself, which lies on the device as long as the step runs. `plans_for` gives the plans to look
-    at; None is plain training. `above` batches in a row must be predicted not to fit above the one that does.
+    `known` gives for a batch what makes and predicts plans for it, `plans_for` the plans to look at; None is plain
+    training.
     """
 
     def __init__(
         self,
-        known: Callable[[int], tuple[NodePlans | StepAhead, int]],
+        known: Callable[[int], StepAhead],
         plans_for: Callable[[int], Sequence[Plan | None]],
-        above: int = batch_search.ABOVE,
     ) -> None:
-        self._known, self._plans_for, self._above = known, plans_for, above
+        self._known, self._plans_for = known, plans_for
         self._plans: list[Plan | None] = []
         self._steps: dict[int, list[Step]] = {}
 
@@ -47,19 +44,18 @@ class Way:
 
     def estimated(self, batch: int, plan: Plan | None) -> Step:
         """The step of a batch by a plan, or the plain one."""
-        plans, held = self._known(batch)
-        step = plans.estimate(plan, held)
+        step = self._known(batch).estimate(plan)
         return Step(step.needed_bytes, step.peak_bytes, plan, step.node)
 
     def largest(self, budget: int) -> LargestBatch:
         """The largest batch that is predicted to fit in a budget."""
         self._add_plans_for(batch_search.FIRST)
-        batch = batch_search.largest_fitting(self._need, budget, above=self._above)
+        batch = batch_search.largest_fitting(self._need, budget)
         while batch < MOST:
             self._add_plans_for(batch + 1)
             if self._need(batch + 1)[0] > budget:
                 break
-            batch = batch_search.largest_fitting(self._need, budget, above=self._above)
+            batch = batch_search.largest_fitting(self._need, budget)
         at = max(batch, 1)
         step, other = self._best(at), max(1, at // 2) if at > 1 else 2
         return LargestBatch(
@@ -67,7 +63,7 @@ class Way:
             needed_bytes=step.needed_bytes,
             sample_bytes=(self._best(other).needed_bytes - step.needed_bytes) / (other - at),
             node=step.node,
-            plan=None if step.plan is None else self._known(at)[0].with_figures(step.plan).to_json(),
+            plan=None if step.plan is None else self._known(at).with_figures(step.plan).to_json(),
         )
 
     def _add_plans_for(self, batch: int) -> None:
@@ -89,4 +85,4 @@ def _ways(plan: Segmentation | None) -> object:
     """What is equal for plans that run a model in the same way, whatever batch their bytes are of."""
     if plan is None:
         return None
-    return [(s.nodes, s.mode, s.offload, s.on_device, s.selective, _ways(s.inner)) for s in plan.segments]
+    return [(s.nodes, s.mode, s.offload, s.on_device, _ways(s.inner)) for s in plan.segments]

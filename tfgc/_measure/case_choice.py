@@ -76,14 +76,8 @@ def plan_cases(
     }
     baselines = [*BASELINES, *([("plain", "xla")] if "xla" in modes else [])]
     ways: list[tuple[dict[str, Any], str]] = [({"case": case}, mode) for case, mode in baselines]
-    ways += [(choice, mode) for choice in _told_apart([*chosen, *given]) for mode in _modes(choice, modes)]
+    ways += [(choice, mode) for choice in _told_apart([*chosen, *given]) for mode in modes]
     return [Case(network, (build, image_size), mode=mode, **choice, **common) for choice, mode in ways]
-
-
-def _modes(choice: Mapping[str, Any], modes: Sequence[str]) -> Sequence[str]:
-    """The modes of a choice: a plan of the operations of a step is for steps in a graph."""
-    is_of_step = "plan" in choice and Plan.from_json(choice["plan"]).operations
-    return ("graph",) if is_of_step else modes
 
 
 def refuse_with_example(**given: Any) -> None:

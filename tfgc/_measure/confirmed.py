@@ -11,17 +11,16 @@ from tfgc import _progress
 from tfgc._compiled import compiler, targets
 from tfgc._core.confirmation import Confirmation
 from tfgc._core.plan import Plan
-from tfgc._costs import node_costs
 from tfgc._errors import OptionError
 from tfgc._framework.model_checks import check_model
 from tfgc._measure import measured_budget, shipped
 from tfgc._measure.measured_step import MeasuredStep
 from tfgc._planning import budgets
 from tfgc._planning.budgets import Budget
-from tfgc._planning.planner import Shapes, Strategy
+from tfgc._tracing.synthetic import Shapes
+from tfgc.strategies import Strategy
 
 
-@node_costs.remembered()
 def plan(
     model: keras.Model,
     batch_size: int | None = None,
@@ -31,7 +30,6 @@ def plan(
     mode: str = "graph",
     input_shapes: Shapes | None = None,
     example: Any = None,
-    measure: bool = False,
     optimizer: keras.Optimizer | str | None = None,
     loss: Any = None,
     confirm: bool | str | Callable[[], keras.Model] = False,
@@ -40,36 +38,31 @@ def plan(
 ) -> Plan:
     """Choose what to keep and what to recompute when `model` trains.
 
-    Where `fit` would run the step in a graph, and the batch is known, a compiled model is planned by the operations of
-    that step: its loss, metrics and optimizer are part of it. So is a subclassed model, compiled or not. All else is
-    planned by layers: other modes, functional models that are not compiled, an optimizer or loss that is given, plans
-    by measured times, and strategies that name layers or use the host.
+    The training step is traced, once, and planned by its operations: with the loss, metrics and optimizer that the
+    model is compiled with, or those that are given; without either as one call of the model and its gradients, as in a
+    loop of your own.
 
     Args:
         model: Any `keras.Model`. One that is neither Sequential nor functional takes an `example`.
-        batch_size: Samples in a training batch. Needed for a budget and for times; else bytes are of one sample.
+        batch_size: Samples in a training batch. Needed for a budget; else bytes are of one sample.
         strategy: A name from `tfgc.strategies.available()`, or a function `plan(graph, **options) -> Plan`. Default:
-            `budget` if there is a budget, else `optimal`, the least peak at one replay; where sizes are not known
-            `keep_all`, with an `OpenSizesWarning`, since any other plan might need more than plain training.
+            `budget` if there is a budget, else `optimal`, the least peak.
         budget: Bytes that the whole step may use on the device: weights, their gradients, optimizer slots and
-            activations, as TensorFlow's allocator hands them out (`needed_bytes` of `tfgc.estimate`), whatever the
-            strategy. A number, "4GB", "60%" or 0.6 of the plain step's, or "auto": 90 % of what is free
-            now on the first GPU, or else in the machine or container, and what the model's variables hold already.
-        mode: How the step will run: `graph`, `compiled` (in a loop in Python), or `xla`, as for `tfgc.estimate`.
+            activations (`needed_bytes` of `tfgc.estimate`), whatever the strategy. A number or "4GB", of which 30 % of
+            what a step makes are left for what an allocator adds; "60%" or 0.6 of the plain step's, as simulated; or
+            "auto": 90 % of what is free now on the first GPU, or else in the machine or container, and what the
+            model's variables hold already.
+        mode: How the step will run: `graph` or `xla`, as for `tfgc.estimate`.
         input_shapes: Mapping from input names to shapes without the batch, where
             the model leaves a dimension (sequence length, image size) open.
         example: A batch of inputs (or a tuple of inputs and targets) that
             answers both of the above: arrays, tensors, or a `tf.TensorSpec` or `keras.KerasTensor` of each. A
             subclassed model is planned by the operations of its step if there are targets; those of others are else
             taken to be of the shapes of the outputs, or classes.
-        measure: Count seconds, not flops: those that each node takes in a plain training step, which is run a few times
-            on this device under TensorFlow's profiler, with a part of the batch where all of it may not fit. The times
-            are cached.
-        optimizer: A `keras.Optimizer` or its name, for the bytes of its slots. Default: the
-            one that the model is compiled with, else two slots for each weight, as Adam has.
-        loss: What `model.compile` takes for one loss; what it needs counts in a budget, which
-            matters where outputs are large (pixels, tokens). Default: the one that the model is
-            compiled with, else the outputs and their gradients alone.
+        optimizer: A `keras.Optimizer` or its name. Default: the one that the model is compiled with, else two slots
+            for each weight are counted, as Adam has.
+        loss: What `model.compile` takes for one loss. Default: the one that the model is compiled with, else the mean
+            of its outputs.
         confirm: Whether to run five steps by the plan in a child process, and to compare what TensorFlow's allocator
             reports with the prediction. Where a budget is missed, or 5 % of the prediction are left over, the budget
             is corrected by the difference and planned for again; at most five plans are run, and three more that need
@@ -102,7 +95,7 @@ def plan(
     check_model(model)
     asked = MeasuredStep(
         model, batch_size,
-        {"mode": mode, "input_shapes": input_shapes, "example": example, "measure": measure, "optimizer": optimizer,
+        {"mode": mode, "input_shapes": input_shapes, "example": example, "optimizer": optimizer,
          "loss": loss},
         {"strategy": strategy, **options},
         confirm,

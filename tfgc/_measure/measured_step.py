@@ -9,7 +9,7 @@ from tfgc._compiled import memory
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, TfgcError
 from tfgc._measure import compare, examples, shipped
-from tfgc._planning import ahead, batch_specs, estimates, planner
+from tfgc._planning import batch_specs, estimates, planner, stand_in
 from tfgc._planning.budgets import Budget
 from tfgc._progress import SILENT, Progress
 from tfgc._records.job import Case
@@ -58,7 +58,7 @@ class MeasuredStep:
 
     def _batch(self, batch_size: int) -> Any:
         shapes, example, loss = (self.common[name] for name in ("input_shapes", "example", "loss"))
-        return ahead.batch(self.model, batch_size, shapes, example, loss)
+        return stand_in.batch(self.model, batch_size, shapes, example, loss)
 
     def _compiled(self, plan: Plan | None) -> int:
         batch_size = self.batch_size or batch_specs.batch_size(self.common["example"])

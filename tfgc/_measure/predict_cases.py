@@ -1,7 +1,4 @@
-"""Plan a network's cases and predict them, all from one reading of the model; nothing is trained.
-
-Of a model without a graph of layers the step is traced.
-"""
+"""Plan a network's cases and predict them, all from one trace of its step; nothing is trained."""
 
 import functools
 from collections.abc import Mapping
@@ -13,16 +10,13 @@ from tfgc._core.plan import Plan
 from tfgc._core.segments import Segmentation
 from tfgc._errors import TfgcError
 from tfgc._measure import any_model, examples
-from tfgc._planning import ahead, annotated, budgets, planner, sweep
-from tfgc._planning.node_plans import NodePlans
+from tfgc._planning import ahead, sweep
 from tfgc._planning.request import Request
 from tfgc._planning.step_ahead import StepAhead
 from tfgc._records.front import FrontRecord
 from tfgc._records.job import Case, CasePrediction, CasePredictions, PredictionJob
 from tfgc._records.predicted import Predicted, SegmentSummary
-from tfgc._simulate import simulator
 from tfgc._simulate.simulator import Prediction
-from tfgc._tracing import keras_graph
 
 
 def predict_cases(model: keras.Model, job: PredictionJob) -> CasePredictions:
@@ -30,56 +24,25 @@ def predict_cases(model: keras.Model, job: PredictionJob) -> CasePredictions:
     first = job.cases[0]
     batch, sizes = first.batch_size, first.input_shapes
     given = {case.case: Plan.from_json(case.plan) for case in job.cases if case.plan is not None}
-    of_steps: dict[str, CasePrediction] = {}
-    step: StepAhead | None = None
     if any_model.takes_example(model, first.example):
         data = examples.batch(any_model.completed(model, first.example, batch), batch)
-        step, fixed = ahead.plans_for(model, None, data), budgets.fixed_bytes(model)
-        sweep.check(given.items(), step.check)
-    else:
-        fixed, declared = budgets.fixed_bytes(model, "sgd"), keras_graph.read(model)
-        of_steps = {name: _of_step(plan) for name, plan in given.items() if plan.operations}
-        sweep.check([pair for pair in given.items() if pair[0] not in of_steps], lambda plan: plan.check(declared))
-    resident = budgets.resident_bytes(model)
-
-    @functools.cache
-    def reading(xla: bool) -> _Reading:
-        """The cases as XLA compiles the step or in a graph."""
-        if step is not None:
-            return _Reading(step, fixed, resident, given)
-        graph = annotated.graph_of(model, batch, sizes, None, whole_step=True, loss="mse", optimizer="sgd", xla=xla)
-        return _Reading(NodePlans(graph), fixed, resident, given)
-
-    found = {
-        case.name: of_steps.get(case.case) or reading(case.mode == "xla" and step is None).predict(case)
-        for case in job.cases
-    }
-    return CasePredictions(found, reading(False).front(job) if job.front else None)
-
-
-def _of_step(plan: Plan) -> CasePrediction:
-    """What a plan of the operations of a step says itself."""
-    outlook = plan.outlook
-    predicted = outlook and Predicted(
-        peak_bytes=outlook.peak_bytes,
-        overhead=outlook.overhead,
-        unit=outlook.unit,
-        floor_bytes=outlook.floor_bytes,
-        floor_node=outlook.floor_node,
-        plain_bytes=outlook.plain_bytes,
-    )
-    return CasePrediction(plan.to_json(), _parts(plan), predicted)
+        step = ahead.plans_for(model, None, data)
+    else:  # as `training_run` trains it
+        step = ahead.plans_for(model, batch, None, "graph", sizes, "mse", "sgd")
+    sweep.check(given.items(), step.check)
+    reading = _Reading(step, given)
+    found = {case.name: reading.predict(case) for case in job.cases}
+    return CasePredictions(found, reading.front(job) if job.front else None)
 
 
 class _Reading:
-    """A model at one batch, and the plans of cases by `Case.case`.
+    """The step of a model at one batch, and the plans of cases by `Case.case`.
 
-    It has `fixed` bytes of weights and slots, of which `resident` are in memory while it is read.
     Those that are not `given` are made when first needed.
     """
 
-    def __init__(self, known: NodePlans | StepAhead, fixed: int, resident: int, given: Mapping[str, Plan]) -> None:
-        self._known, self._fixed, self._resident, self._given = known, fixed, resident, given
+    def __init__(self, known: StepAhead, given: Mapping[str, Plan]) -> None:
+        self._known, self._given = known, given
         self._plans: dict[str, Plan | TfgcError] = {}
 
     def predict(self, case: Case) -> CasePrediction:
@@ -100,46 +63,35 @@ class _Reading:
     def _predicted(self, plan: Plan | None, mode: str) -> Predicted | None:
         """The `Predicted` of a plan; None in modes that cannot be predicted."""
         known, (floor_bytes, floor_node) = self._known, self._known.floor
-        if mode not in (ahead.MODES if isinstance(known, StepAhead) else PREDICTABLE):
+        if mode not in PREDICTABLE:
             return None
-        step = (known if isinstance(known, StepAhead) else NodePlans(known.graph, mode)).estimate(plan, self._fixed)
-        held = self._fixed + (known.input_bytes if isinstance(known, StepAhead) else 0)
+        step, held = known.estimate(plan), known.held_bytes
         return Predicted(
-            peak_bytes=simulator.allocated_bytes(step) - held,
+            peak_bytes=step.peak_bytes - held,
             overhead=step.overhead,
-            unit=step.unit,
+            unit="flop",
             floor_bytes=floor_bytes,
             floor_node=floor_node,
             plain_bytes=self._plain.peak_bytes - held,
-            buffer_bytes=step.peak_bytes - held,
-            fixed_bytes=self._fixed,
+            fixed_bytes=known.fixed_bytes,
             host_bytes=step.host_bytes,
         )
 
     @functools.cached_property
     def _plain(self) -> Prediction:
-        return self._known.estimate(None, self._fixed)
+        return self._known.estimate(None)
 
     def _planned(self, case: Case) -> Plan:
         """The plan of a case whose plan is not given."""
-        known, options = self._known, dict(case.options)
-        asked = options.pop("budget", None)
-        if isinstance(known, StepAhead):
-            searched = case.strategy in ("optimal", "budget") and not options
-            return ahead.chosen(known, Request(None if searched else case.strategy, asked, options), self._fixed)
-        assert case.strategy is not None
-        budget = None
-        if asked is not None:
-            total = budgets.budget_bytes(asked, lambda: self._plain.needed_bytes, self._resident)
-            budget = budgets.StepBudget(total, self._fixed)
-        return planner.choose(known, case.strategy, budget, options)
+        options = dict(case.options)
+        budget = options.pop("budget", None)
+        searched = case.strategy in ("optimal", "budget") and not options
+        return ahead.chosen(self._known, Request(None if searched else case.strategy, budget, options))
 
     def front(self, job: PredictionJob) -> FrontRecord:
         """The `FrontRecord`, with the plans that were made."""
         made = [(name, plan) for name, plan in self._plans.items() if isinstance(plan, Plan)]
-        if isinstance(self._known, NodePlans):
-            made = [("optimal", self._known.least()), *(pair for pair in made if pair[0] != "optimal")]
-        return sweep.front_of(self._known, self._fixed, job.network, budgets=job.marks, others=made)
+        return sweep.front_of(self._known, job.network, budgets=job.marks, others=made)
 
 
 def _parts(plan: Segmentation) -> tuple[SegmentSummary, ...]:

@@ -110,7 +110,7 @@ def _made(case: Case) -> tuple[keras.Model, tuple[Any, ...], Plan | None]:
         example = any_model.completed(model, case.example, case.batch_size, case.optimizer)
         batch = (examples.batch(example, case.batch_size),)
     plan = None if case.plan is None else Plan.from_json(case.plan)
-    if plan is not None and not (plan.operations and case.mode == "graph"):
+    if plan is not None and case.mode != "graph":
         enable.enable(model, plan)
     return model, batch, plan
 

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._framework import added_losses, graph_building, operation_seeds, private_api, tensor_attributes
-from tfgc._pure.tensor_packing import Packing
+from tfgc._pairs.tensor_packing import Packing
 from tfgc._step import gradient_calls, layer_spans
 from tfgc._step.trace import Trace
 
@@ -48,7 +48,6 @@ class Joint:
         captured: Tensors that it closes over, but for variables.
         context_left: What Keras's call context holds behind it: a `training` that it gives a layer stays there.
         unmasked: Positions of flat arguments that it takes the mask off.
-        marks: For each call of `mark` by the function how many operations there were.
         unsupported: Why it cannot run as functions, or None.
     """
 
@@ -81,7 +80,7 @@ class Joint:
         count = len(self._packing.specs)
         stand_ins = {id(t): stand_in for t, stand_in in zip(self._outer, tensors[count:])}
         self.captured.clear()
-        self.marks = _marks.here = list[int]()
+        _local.is_here = True
         self._tape = tf.GradientTape(persistent=True, watch_accessed_variables=self._watched is None)
         with (
             self._tape,
@@ -147,17 +146,10 @@ class Joint:
 
 def is_here() -> bool:
     """Whether this thread traces a joint, so that what runs here is a part of that."""
-    return getattr(_marks, "here", None) is not None
+    return getattr(_local, "is_here", False)
 
 
-def mark() -> None:
-    """Note for the joint that is being traced in this thread that the function is at this place."""
-    if (found := getattr(_marks, "here", None)) is not None:
-        graph: Any = tf.compat.v1.get_default_graph()
-        found.append(len(graph.get_operations()))
-
-
-_marks = threading.local()
+_local = threading.local()
 
 
 def is_differentiable(tensor: Any) -> bool:

@@ -13,18 +13,19 @@ from tfgc._framework import (
     operation_seeds,
     own_replica,
     private_api,
+    python_random,
     tensor_attributes,
     variable_reads,
 )
 from tfgc._framework.keras_models import TRACES
 from tfgc._framework.surroundings import Surroundings
+from tfgc._pairs import obstacles
 from tfgc._pairs.backward import Backward
 from tfgc._pairs.functions import Directions
 from tfgc._pairs.joint import Joint, is_differentiable
 from tfgc._pairs.reading import Reading
 from tfgc._pairs.segments import Planned
-from tfgc._pure import obstacles, python_random
-from tfgc._pure.tensor_packing import Packing
+from tfgc._pairs.tensor_packing import Packing
 
 # Of some tensors, None for an unknown rank or size.
 Shapes: TypeAlias = tuple[tuple[int | None, ...] | None, ...]

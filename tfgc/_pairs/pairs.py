@@ -14,12 +14,12 @@ from tfgc._errors import NotReplayableWarning, UnsupportedModelError, warn
 from tfgc._framework import added_losses, graph_building, own_replica, private_api
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.surroundings import Surroundings
+from tfgc._pairs import obstacles
 from tfgc._pairs.code import Code
 from tfgc._pairs.pair import Pair, Shapes, SizedPlan, may_flow, open_where_they_differ
 from tfgc._pairs.slices import WHOLE, Slices
 from tfgc._pairs.stateless import StatelessCall
-from tfgc._pure import obstacles
-from tfgc._pure.tensor_packing import Packing
+from tfgc._pairs.tensor_packing import Packing
 
 # Kinds of calls that are known, and of each the pairs that differ in sizes and in the variables that gradients flow to.
 _MOST_KNOWN, _MOST_ALIKE = 64, 8

@@ -1,7 +1,6 @@
 """The trace of a joint, read as data, and functions of some of its operations."""
 
 import dataclasses
-import functools
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +10,6 @@ import tensorflow as tf
 
 from tfgc._framework import concrete_functions
 from tfgc._pairs.joint import Joint
-from tfgc._pure import taken_results
 from tfgc._step.step import Step, Tensor
 from tfgc._step.trace import Trace
 
@@ -34,7 +32,6 @@ class Reading:
         upstream: Names of the upstream gradients.
         start: Where the operations of gradients start.
         results: The tensors that it returns: results of the function, then gradients.
-        marks: For each place that the function marked the number of operations before it.
     """
 
     def __init__(self, joint: Joint, trace: Trace) -> None:
@@ -45,21 +42,12 @@ class Reading:
         self.upstream = [t.op.name for t in joint.of(tuple(joint.through)).upstream]
         self.start = trace.tensor(self.upstream[0])[0] if self.upstream else len(trace.nodes)
         self.results = [self._without_last_identity(trace.tensor(name)) for name in trace.results]
-        self.marks = [trace.begins[count] for count in joint.marks]
         self._captured = dict(zip(self.names[self.count :], joint.function.captured_inputs))
         self._filters: dict[Tensor, list[Tensor]] = defaultdict(list)  # gradients of filters by what they read
         for i, node in enumerate(trace.nodes):
             if node.op == "Conv2DBackpropFilter":
                 self._filters[trace.read[i][0][2]].append((i, 0))
         self._handles = {id(v.handle): v for v in joint.variables}
-
-    @functools.cached_property
-    def products(self) -> frozenset[int]:
-        """The operations of the forward pass whose results are best stored of dear products."""
-        graph = self._joint.function.graph
-        own = {op: i for i, op in enumerate(self.trace.ops[: self.start]) if op.graph is graph}
-        arguments = graph.inputs[: self.count]
-        return frozenset(own[t.op] for t in taken_results.dear_products([*own], arguments, self._joint.made))
 
     def as_run(self, trace: Trace | None = None) -> Step:
         """The step of the trace or one like it, with results before the upstream gradients that a caller makes of them.

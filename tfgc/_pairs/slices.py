@@ -13,7 +13,7 @@ from tfgc._pairs import slice_order, slices_check
 from tfgc._pairs.functions import Directions, Part
 from tfgc._pairs.joint import Joint
 from tfgc._pairs.pair import Pair, Shapes
-from tfgc._pure.tensor_packing import Packing
+from tfgc._pairs.tensor_packing import Packing
 
 WHOLE = "Tensors whose first size is not that of the first one go whole to each slice"
 

@@ -9,11 +9,10 @@ from tfgc._core.recently_used import RecentlyUsed
 from tfgc._error_texts import one_line
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import isolated_traces
-from tfgc._pairs import slices_compared
+from tfgc._pairs import obstacles, random_draws, slices_compared
 from tfgc._pairs.joint import Joint
 from tfgc._pairs.pair import Pair
-from tfgc._pure import obstacles, random_draws
-from tfgc._pure.tensor_packing import Packing
+from tfgc._pairs.tensor_packing import Packing
 
 _MOST_KNOWN = 64
 _ADVICE = "Leave what mixes or counts samples out of it, or call recompute without slices"

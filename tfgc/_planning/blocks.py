@@ -78,10 +78,9 @@ class Blocks:
             sizes = [step.size(b) for b in step.makes[i]]
             cost = Cost(
                 saved_tensors=tuple(map(self._ref, savers[k])),
-                forward_trace=tuple(sizes),
-                forward_saving_trace=tuple(sizes),
-                backward_trace=tuple(map(step.size, inside)),
                 differentiable_inputs=read,
+                forward_bytes=sum(sizes),
+                backward_bytes=sum(map(step.size, inside)),
                 flops=ops[i].work,
                 backward_flops=2 * ops[i].work,
                 obstacle="it is stateful" if ops[i].is_stateful else None,

@@ -1,21 +1,16 @@
 """What a budget comes to in bytes, and what of it weights and optimizer slots take."""
 
 import contextlib
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import keras
 
-from tfgc._core.plan import Plan
-from tfgc._costs import slot_bytes
-from tfgc._costs.slot_bytes import variable_bytes
 from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._framework import isolated_traces, keras_names
-from tfgc._planning import free_memory
-from tfgc._planning.node_plans import NodePlans
+from tfgc._planning import free_memory, slot_bytes
+from tfgc._planning.slot_bytes import variable_bytes
 from tfgc._units import check_budget, format_percent, is_auto, parse_bytes
 
 # Bytes, "4GB", "70%" or 0.7 of the plain step's peak, or "auto".
@@ -42,24 +37,6 @@ def _slot_bytes(optimizer: keras.Optimizer | str, trained: Sequence[keras.Variab
     return variable_bytes(chosen.variables) if chosen.built else slot_bytes.of(chosen, trained)
 
 
-@dataclasses.dataclass(frozen=True)
-class StepBudget:
-    """Bytes that a step may use in total, as TensorFlow's allocator serves it, of which some are fixed."""
-
-    total: int
-    fixed: int
-
-
-def step_budget(
-    model: keras.Model, nodes: NodePlans, budget: Budget | None, optimizer: Any = None
-) -> StepBudget | None:
-    """What `budget` comes to for a training step of `model`."""
-    if budget is None:
-        return None
-    fixed = fixed_bytes(model, optimizer)
-    return StepBudget(budget_bytes(budget, lambda: nodes.plain_bytes(fixed), resident_bytes(model)), fixed)
-
-
 def budget_bytes(budget: Budget, plain: Callable[[], int] | None, resident: int = 0) -> int:
     """A budget of the whole step, in bytes; `plain` says what the plain step needs, None where there can be no share.
 
@@ -73,12 +50,6 @@ def budget_bytes(budget: Budget, plain: Callable[[], int] | None, resident: int 
     if plain is None:
         raise OptionError(f"budget={budget!r}: give bytes; there is no plain step here that it could be a share of")
     return int(share * plain())
-
-
-def promised(plan: Plan, needed_bytes: int, plain_bytes: int, budget_bytes: int | None) -> Plan:
-    """The plan with what its whole step needs, and of how much; as it is where sizes are not known."""
-    figures = {"needed_bytes": needed_bytes, "plain_needed_bytes": plain_bytes, "budget_bytes": budget_bytes}
-    return dataclasses.replace(plan, outlook=plan.outlook and dataclasses.replace(plan.outlook, **figures))
 
 
 @contextlib.contextmanager

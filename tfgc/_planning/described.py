@@ -145,7 +145,7 @@ def _outlook(made: Rewritten, held_bytes: int, budget_bytes: int | None) -> Outl
     name, peak = "" if op is None else op.name, made.peak_bytes
     return Outlook(
         peak, name, "forward" if op is None else phase(op), made.plain_bytes, peak, name, made.overhead, made.overhead,
-        "flop", True, peak + held_bytes, made.plain_bytes + held_bytes, budget_bytes,
+        peak + held_bytes, made.plain_bytes + held_bytes, budget_bytes,
     )  # fmt: skip
 
 

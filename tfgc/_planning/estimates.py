@@ -5,13 +5,11 @@ from typing import Any
 import keras
 
 from tfgc import strategies
-from tfgc._core.modes import check_predictable
 from tfgc._core.plan import Plan
 from tfgc._framework.model_checks import check_model
-from tfgc._planning import ahead, annotated, budgets
-from tfgc._simulate import simulator
+from tfgc._planning import ahead
 from tfgc._simulate.simulator import Prediction
-from tfgc._tracing.keras_graph import Shapes
+from tfgc._tracing.synthetic import Shapes
 
 
 def estimate(
@@ -22,18 +20,16 @@ def estimate(
     mode: str = "graph",
     input_shapes: Shapes | None = None,
     example: Any = None,
-    measure: bool = False,
     optimizer: keras.Optimizer | str | None = None,
     loss: Any = None,
 ) -> Prediction:
     """Predict memory and work of one training step; nothing is run.
 
     Args:
-        model, batch_size, input_shapes, example, measure, optimizer, loss: As for `tfgc.plan`.
+        model, batch_size, input_shapes, example, optimizer, loss: As for `tfgc.plan`.
         plan: A `Plan` for the model. Default: nothing is recomputed.
-        mode: `graph` for a step in `tf.function` (as in `fit`), `compiled` for a loop in Python that calls
-            compiled segments, `xla` for a step that XLA compiles for a GPU, as `fit` does there: its buffers without
-            inputs and targets. Op by op (`eager`) memory cannot be predicted.
+        mode: `graph` for a step in `tf.function` (as in `fit`), `xla` for a step that XLA compiles, as `fit` does on
+            GPUs. What a loop in Python keeps op by op cannot be predicted.
 
     Returns:
         A `Prediction` of the whole step: `peak_bytes`, `activation_bytes`, `overhead`, `timeline`, and `needed_bytes`,
@@ -52,18 +48,7 @@ def estimate(
         1152
     """
     check_model(model)
-    check_predictable(mode)
     strategies.check_plan(plan)
-    is_traced = plan is not None and plan.operations
-    if ahead.applies_to(model, example):
-        ahead.refuse(input_shapes, measure, loss)
-        is_traced = True
-    if is_traced:
-        size = batch_size if plan is None or example is not None else batch_size or plan.batch_size
-        steps = ahead.plans_for(model, size, example, mode, input_shapes)  # which builds the model
-        return steps.estimate(plan, budgets.fixed_bytes(model, optimizer))
-    graph = annotated.graph_of(
-        model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss, optimizer=optimizer,
-        xla=mode == "xla",
-    )  # fmt: skip
-    return simulator.estimate(graph, plan, budgets.fixed_bytes(model, optimizer), mode)
+    size = batch_size if plan is None or example is not None else batch_size or plan.batch_size
+    ahead.check_batch(model, size, example)
+    return ahead.plans_for(model, size, example, mode, input_shapes, loss, optimizer).estimate(plan)

@@ -1,15 +1,17 @@
-"""The plans of a training step that is traced ahead, asked for as those of a graph of layers are (`node_plans`).
+"""The plans of a training step that is traced ahead.
 
-The step holds variables, which the caller counts, and its arguments all the time; what it makes is simulated.
+The step holds variables and its arguments all the time; what it makes is simulated.
 """
 
 import functools
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from tfgc._core.plan import Plan
 from tfgc._errors import PlanMismatchError
 from tfgc._planning import described, function_trace
+from tfgc._planning.among_layers import Spans
 from tfgc._planning.request import Request
 from tfgc._planning.step_plans import Rewritten, StepPlans
 from tfgc._planning.trace_plans import TracePlans
@@ -23,38 +25,46 @@ _ROOMS = 6
 
 
 class StepAhead:
-    """The plans of one trace; methods are as those of `NodePlans`.
+    """The plans of one trace.
 
     Args:
         model: The model that it trains.
         trace: Of its training step.
+        fixed_bytes: Of weights and optimizer slots.
     """
 
-    def __init__(self, model: Any, trace: Trace) -> None:
+    def __init__(self, model: Any, trace: Trace, fixed_bytes: int) -> None:
         self.model, self._trace, self._step, self._plans = model, trace, trace.step, StepPlans(trace.step)
+        self.fixed_bytes = fixed_bytes
         given = function_trace.given_to(trace)
         self._shapes = [tensor.shape for tensor in given]
         self.batch_size = function_trace.rows_of(self._shapes)
         self.input_bytes = sum(tensor_bytes(tensor, self.batch_size) for tensor in given)
 
-    def plain_bytes(self, fixed: int) -> int:
-        """What the plain step needs, with `fixed` bytes of variables."""
-        return fixed + self.input_bytes + self._plans.plain_bytes
+    @property
+    def held_bytes(self) -> int:
+        """What a step holds all the time: weights, slots and its batch."""
+        return self.fixed_bytes + self.input_bytes
 
-    def asked(self, request: Request, fixed: int) -> Plan:
-        """The plan that a step is trained by which a request asks for, with `fixed` bytes of variables."""
-        return self._first(request, fixed).described()
+    @property
+    def plain_bytes(self) -> int:
+        """What the plain step needs."""
+        return self.held_bytes + self._plans.plain_bytes
 
-    def _first(self, request: Request, fixed: int) -> TracePlans:
-        return TracePlans(self._trace, request, self._shapes, False, fixed, self._plans)
+    def asked(self, request: Request) -> Plan:
+        """The plan that a step is trained by which a request asks for."""
+        return self._first(request).described()
+
+    def _first(self, request: Request) -> TracePlans:
+        return TracePlans(self._trace, request, self._shapes, False, self.fixed_bytes, self._plans)
 
     def least(self) -> Plan:
         """The plan of least peak."""
         return self._described(self._plans.least(), "optimal")
 
-    def fitting(self, total: int, fixed: int) -> Plan:
+    def fitting(self, total: int) -> Plan:
         """The plan for a budget of so many bytes; `InfeasibleBudgetError` if there is none."""
-        return self._described(self._first(Request(budget=total), fixed).plan, "budget")
+        return self._described(self._first(Request(budget=total)).plan, "budget")
 
     def front(self) -> list[Plan]:
         """Plans from the least peak to the plain step, each with less work than the one before."""
@@ -75,6 +85,10 @@ class StepAhead:
         """Raise `PlanMismatchError` unless this is a plan of the step."""
         self._cuts(plan)
 
+    def places(self, plan: Plan, layers: Sequence[Any]) -> tuple[list[int], Sequence[Spans]]:
+        """Behind which operations a plan of this step cuts it, and where those of each layer's calls begin and end."""
+        return [cut.behind for cut in self._cuts(plan)], self._trace.layer_spans(layers)
+
     @functools.cached_property
     def floor(self) -> tuple[int, str]:
         """The bytes that one operation reads and makes, which no plan gets below, and that operation."""
@@ -86,10 +100,10 @@ class StepAhead:
         largest = max(step.order, key=bytes_of)
         return bytes_of(largest), step.ops[largest].name
 
-    def estimate(self, plan: Plan | None, fixed: int) -> Prediction:
+    def estimate(self, plan: Plan | None) -> Prediction:
         """What the step needs by a plan, or if nothing is recomputed."""
         made = self._plans.plain("") if plan is None else self._by(plan)
-        step, held = made.step, fixed + self.input_bytes
+        step, held = made.step, self.held_bytes
         alive = timeline(step)
         ops = [step.ops[number] for number in step.order]
         done = itertools.accumulate(op.work for op in ops)
@@ -104,10 +118,9 @@ class StepAhead:
             phase=described.phase(ops[at]),
             work=float(plain + sum(op.work for op in ops if op.segment)),
             plain_work=float(plain),
-            unit="flop",
             runs={op.name: 1 + (op.name in again) for op in ops if not (op.segment or op.is_gradient)},
             timeline=tuple((float(w), n, name) for w, n, name in zip(done, alive, names)),
-            fixed_bytes=fixed,
+            fixed_bytes=self.fixed_bytes,
         )
 
     def _by(self, plan: Plan) -> Rewritten:
@@ -123,4 +136,4 @@ class StepAhead:
         return cuts
 
     def _described(self, made: Rewritten, name: str, options: dict[str, Any] | None = None) -> Plan:
-        return described.plan_of(made, made.strategy or name, options or {}, self.input_bytes, None, self.batch_size)
+        return described.plan_of(made, made.strategy or name, options or {}, self.held_bytes, None, self.batch_size)

@@ -17,12 +17,10 @@ import tensorflow as tf
 
 from tfgc._error_texts import one_line
 from tfgc._errors import OptionError, UnsupportedModelError, warn
-from tfgc._framework import graph_building, initial_values, isolated_traces, keras_models, whole_steps
+from tfgc._framework import graph_building, initial_values, isolated_traces, keras_models, python_random, whole_steps
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.replaced import replaced
-from tfgc._framework.trainer import Trainer
-from tfgc._planning import batch_specs, function_trace
-from tfgc._pure import python_random
+from tfgc._planning import batch_specs, function_trace, stand_in
 from tfgc._step.trace import Trace
 
 Result = TypeVar("Result")
@@ -50,10 +48,21 @@ def of_call(model: Any, x: Any) -> Trace:
     return _first_way(model, specs, [(functools.partial(_call, model), specs)], functools.partial(_traced, model))
 
 
-def of_stand_in(model: Any, batch: Any) -> Trace:
-    """The trace of a compiled model's step on inputs and what stands for targets, which the model does not see."""
+def of_stand_in(model: Any, batch: Any, loss: Any = None, optimizer: Any = None) -> Trace:
+    """The trace of a step on inputs and what stands for targets, which the model does not see.
+
+    Loss and optimizer are by default those that the model is compiled with; without an optimizer nothing is updated.
+    """
     specs = tf.nest.map_structure(_spec, batch)
-    return _first_way(model, specs, [(_compiled_step(model), specs)], functools.partial(_traced, model))
+    step = stand_in.step(model, loss, optimizer or getattr(model, "optimizer", None))
+    return _first_way(model, specs, [(step, specs)], functools.partial(_traced, model))
+
+
+def nothing_to_train(model: Any) -> UnsupportedModelError:
+    """The error for a model without weights."""
+    return UnsupportedModelError(
+        f"{model.name!r} has no weights, so there is nothing to train and nothing to recompute"
+    )
 
 
 def build(model: Any, batch: Any) -> None:
@@ -123,25 +132,6 @@ def _call(model: Any, x: Any) -> Any:
         means = [tf.cast(tf.reduce_mean(t), "float32") for t in targets]
         loss = tf.add_n(means) if means else tf.zeros(())
     return loss, tape.gradient(loss, [v.value for v in model.trainable_variables])
-
-
-def _compiled_step(model: Any) -> Callable:
-    """One with the compiled loss, metrics and optimizer, whose losses and metrics are no part of the model."""
-    metrics, weighted = keras_models.compiled_metrics(model) or (None, None)
-    trainer = Trainer(model, model)
-    trainer.compile(loss=model.loss, metrics=metrics, weighted_metrics=weighted)
-
-    def step(data: Any) -> Any:
-        x, y = data
-        with tf.GradientTape() as tape:
-            outputs = model(x, training=True)
-            loss: Any = trainer.compute_loss(x, y, outputs)
-            scaled = model.optimizer.scale_loss(loss)
-        gradients = tape.gradient(scaled, [v.value for v in model.trainable_variables])
-        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-        return {**trainer.compute_metrics(x, y, outputs), "loss": loss}
-
-    return step
 
 
 def _spec(value: Any) -> Any:

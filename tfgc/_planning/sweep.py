@@ -7,15 +7,12 @@ import keras
 
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, PlanMismatchError, check_int
-from tfgc._planning import ahead, annotated
-from tfgc._planning.budgets import budget_bytes, fixed_bytes, resident_bytes
-from tfgc._planning.node_plans import NodePlans
-from tfgc._planning.request import Request
+from tfgc._planning import ahead
+from tfgc._planning.budgets import budget_bytes, resident_bytes
 from tfgc._planning.step_ahead import StepAhead
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
-from tfgc._simulate import simulator
 from tfgc._simulate.simulator import Prediction
-from tfgc._tracing import keras_graph
+from tfgc._tracing import synthetic
 from tfgc._units import format_bytes
 
 
@@ -27,9 +24,8 @@ def sweep(
     points: int = 12,
     budgets: Sequence[int | str] = (),
     plans: Sequence[tuple[str, Plan]] = (),
-    input_shapes: keras_graph.Shapes | None = None,
+    input_shapes: synthetic.Shapes | None = None,
     example: Any = None,
-    measure: bool = False,
     optimizer: keras.Optimizer | str | None = None,
     mode: str = "graph",
 ) -> FrontRecord:
@@ -41,38 +37,10 @@ def sweep(
     shown["resident"] = resident_bytes(model)
     for budget in budgets:  # a wrong one is refused before anything is planned, which may take minutes
         budget_bytes(budget, lambda: 0)
-    step = _traced(model, batch_size, plans, input_shapes, example, measure, optimizer, mode)
-    fixed = fixed_bytes(model, optimizer)  # of a model that tracing has built
-    if step is not None:
-        check(plans, step.check)
-        return front_of(step, fixed, network, others=plans, **shown)
-    declared = keras_graph.read(model)
-    check(plans, lambda plan: plan.check(declared))
-    graph = annotated.graph_of(
-        model, batch_size, input_shapes, example, measure=measure, whole_step=True, optimizer=optimizer,
-        xla=mode == "xla",
-    )  # fmt: skip
-    nodes = NodePlans(graph)
-    return front_of(nodes, fixed, network, others=[("optimal", nodes.least()), *plans], **shown)
-
-
-def _traced(
-    model: keras.Model,
-    batch_size: int | None,
-    plans: Sequence[tuple[str, Plan]],
-    input_shapes: Any,
-    example: Any,
-    measure: bool,
-    optimizer: Any,
-    mode: str,
-) -> StepAhead | None:
-    """The plans of a step that is traced; None where the model's layers are planned."""
-    if ahead.applies_to(model, example):
-        ahead.refuse(input_shapes, measure, None)
-    elif not any(plan.operations for _, plan in plans):
-        is_own = not measure and optimizer is None and not plans
-        return ahead.of_fit(model, batch_size, example, input_shapes, mode, Request()) if is_own else None
-    return ahead.plans_for(model, batch_size, example, mode, input_shapes)
+    ahead.check_batch(model, batch_size, example)
+    step = ahead.plans_for(model, batch_size, example, mode, input_shapes, optimizer=optimizer)
+    check(plans, step.check)
+    return front_of(step, network, others=plans, **shown)
 
 
 def check(plans: Iterable[tuple[str, Plan]], check: Callable[[Plan], object]) -> None:
@@ -85,8 +53,7 @@ def check(plans: Iterable[tuple[str, Plan]], check: Callable[[Plan], object]) ->
 
 
 def front_of(
-    plans: NodePlans | StepAhead,
-    fixed: int,
+    plans: StepAhead,
     network: str,
     *,
     points: int = 12,
@@ -94,12 +61,12 @@ def front_of(
     others: Sequence[tuple[str, Plan]] = (),
     resident: int = 0,
 ) -> FrontRecord:
-    """The `FrontRecord` of one model, of whose step `fixed` bytes are there all the time, some `resident` already."""
+    """The `FrontRecord` of one model, of which `resident` bytes are in memory already."""
     front, bought = plans.front(), list[tuple[str, int, Plan | None, int | None]]()
     for budget in budgets:
-        limit, found, least = budget_bytes(budget, lambda: plans.plain_bytes(fixed), resident), None, None
+        limit, found, least = budget_bytes(budget, lambda: plans.plain_bytes, resident), None, None
         try:
-            found = plans.fitting(limit, fixed)
+            found = plans.fitting(limit)
             if found not in front:
                 front.insert(sum(_peak(other) < _peak(found) for other in front), found)
         except InfeasibleBudgetError as error:
@@ -109,10 +76,10 @@ def front_of(
     last = len(front) - 1
     evenly = {round(i * last / (points - 1)) for i in range(points)}
     chosen = evenly.union(i for i in positions if i is not None)
-    baseline = plans.estimate(front[last], fixed)
+    baseline = plans.estimate(front[last])
 
     names = {0: "least", last: "plain"}
-    points_at = {i: _point(names.get(i, ""), front[i], plans, fixed, baseline) for i in sorted(chosen)}
+    points_at = {i: _point(names.get(i, ""), front[i], plans, baseline) for i in sorted(chosen)}
     choices = tuple(
         BudgetChoice(budget, limit, None if i is None else points_at[i], least)
         for (budget, limit, _, least), i in zip(bought, positions)
@@ -120,12 +87,12 @@ def front_of(
     return FrontRecord(
         network=network,
         batch_size=cast(int, front[last].batch_size),  # known, as for each plan of a whole step
-        unit=baseline.unit,
+        unit="flop",
         fixed_bytes=baseline.fixed_bytes,
         floor_bytes=plans.floor[0] + baseline.fixed_bytes,
         floor_node=plans.floor[1],
         points=tuple(points_at.values()),
-        others=tuple(_point(name, plan, plans, fixed, baseline) for name, plan in others),
+        others=tuple(_point(name, plan, plans, baseline) for name, plan in others),
         choices=choices,
     )
 
@@ -134,13 +101,13 @@ def _peak(plan: Plan) -> int:
     return 0 if plan.outlook is None else plan.outlook.peak_bytes
 
 
-def _point(name: str, plan: Plan, plans: NodePlans | StepAhead, fixed: int, baseline: Prediction) -> FrontPoint:
+def _point(name: str, plan: Plan, plans: StepAhead, baseline: Prediction) -> FrontPoint:
     """The `FrontPoint` of a plan among `plans`, from what is predicted of its whole step and of the plain one."""
-    step = plans.estimate(plan, fixed)
+    step = plans.estimate(plan)
     return FrontPoint(
         name=f"{name}, {format_bytes(step.host_bytes)} on the host" if step.host_bytes else name,
         peak_bytes=step.peak_bytes,
-        allocated_bytes=simulator.allocated_bytes(step),
+        allocated_bytes=step.peak_bytes,
         activation_bytes=step.activation_bytes,
         cut_off=1 - (step.peak_bytes - step.fixed_bytes) / (baseline.peak_bytes - baseline.fixed_bytes),
         overhead=step.overhead,

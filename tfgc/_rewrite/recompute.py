@@ -31,15 +31,11 @@ class Cut:
         behind: The number of the traced operation that it lies behind.
         keep: Whether the segment that ends here is kept.
         inside: Where the copy of that segment is cut again.
-        reads_stored: Whether what that segment reads of earlier ones is stored.
-        stores: Traced operations of that segment whose results are stored all the same.
     """
 
     behind: int
     keep: bool = False
     inside: tuple["Cut", ...] = ()
-    reads_stored: bool = False
-    stores: Collection[int] = ()
 
 
 def recomputed(step: Step, cuts: Iterable[Cut]) -> Step:
@@ -111,13 +107,10 @@ class _Rewriter:
         order = {i: k for k, i in enumerate(late)}
         stored: set[Tensor] = set()  # what copies of later segments read of those before them
         for j, (start, end) in reversed(list(enumerate(zip([0, *bounds], bounds)))):
-            dropped = {b for b in inside[j] if b not in stored and b[0] not in places[end].stores}
-            if places[end].reads_stored:
-                read = {b for i in before[start:end] for b in map(self._buffer, ops[i].inputs)}
-                stored |= {b for b in read & saved if at[b[0]] < start}
+            dropped = {b for b in inside[j] if b not in stored}
             if not dropped or places[end].keep:
                 continue
-            given = functools.partial(self._is_given, at, start, saved, dropped, stored, places[end].stores)
+            given = functools.partial(self._is_given, at, start, saved, dropped, stored)
             reading = sorted({i for b in dropped for i in readers_of[b]}, key=order.__getitem__)
             read = {t for i in reading for t in ops[i].inputs if t[0] in at and self._buffer(t) in dropped}
             copy_of = self._copy({t for t in read if not given(t)}, given, at, tag, j)
@@ -149,12 +142,11 @@ class _Rewriter:
         saved: Collection[Tensor],
         dropped: Collection[Tensor],
         stored: Collection[Tensor],
-        stores: Collection[int],
         tensor: Tensor,
     ) -> bool:
         """Whether the copies of a segment that begins at `start` read a tensor rather than make it."""
         number, buffer = tensor[0], self._buffer(tensor)
-        if at.get(number, -1) < start or buffer in stored or number in stores or not self._may_copy(number):
+        if at.get(number, -1) < start or buffer in stored or not self._may_copy(number):
             return True
         return buffer not in dropped and (buffer in saved or not self._is_planned(buffer))
 

@@ -9,8 +9,19 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from tfgc._core.buffers import Buffers
-from tfgc._core.segments import Segment
-from tfgc._simulate.node_events import Event
+from tfgc._core.segments import Phase, Segment
+
+
+@dataclasses.dataclass(slots=True)
+class Event:
+    """One run of a node in one direction."""
+
+    position: int  # of the node
+    phase: Phase
+    reads: list[int]  # buffers, numbered as in `StepEvents.sizes`
+    makes: list[int]  # the same
+    extra_bytes: int  # at most meanwhile, besides what was there: what the node allocates, and cotangents
+    work: float = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +48,8 @@ class HostCopies:
         fetched = range(len(self._sizes), len(self._sizes) + len(moved))
         self._sizes += [self._sizes[outside[number]] for number in moved]
         event = self._events[fetched_at]
-        event.results += tuple(fetched)
-        event.extra_bytes += sum(self._sizes[buffer] for buffer in fetched)  # Results count from the next event on.
+        event.makes.extend(fetched)
+        event.extra_bytes += sum(self._sizes[buffer] for buffer in fetched)  # What is made counts from the next one on.
         stored = tuple(outside[number] for number in moved)
         self._copies.append(_Copies(stored, stored_at, fetched_at, len(self._events)))
         return {**outside, **dict(zip(moved, fetched))}

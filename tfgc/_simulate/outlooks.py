@@ -8,7 +8,7 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._core.segments import Outlook, Segment
 from tfgc._simulate import host_copies, simulator
-from tfgc._simulate.work import NodeWork, least_work, node_work, takes_over_products
+from tfgc._simulate.work import least_work, node_work
 
 
 def with_outlook(graph: Graph, plan: Plan) -> Plan:
@@ -27,8 +27,6 @@ def with_outlook(graph: Graph, plan: Plan) -> Plan:
         overhead=prediction.overhead,
         least_overhead=_least_replay_work(graph, prediction.peak_bytes + prediction.host_bytes)
         / max(prediction.plain_work, 1e-300),
-        unit=prediction.unit,
-        whole_step=graph.whole_step,
     )
     return dataclasses.replace(plan, outlook=outlook, segments=_costed(graph, plan.segments, set()))
 
@@ -41,16 +39,14 @@ def plain_peak(graph: Graph) -> int:
 def floor(graph: Graph) -> tuple[int, str]:
     """The least peak in bytes of any plan, and the node whose own forward or backward pass sets it.
 
-    Weights and optimizer slots are left out; gradients of weights count where `graph.whole_step` says so.
+    Weights, their gradients and optimizer slots are left out.
     """
     b, least, floor_node = Buffers.of(graph), 0, graph.nodes[0].name
     for i, node in enumerate(graph.nodes):
-        overwritten = sum(b.size[x] for x in b.outputs[i]) if b.in_place[i] else 0
-        need = sum(b.size[x] for x in b.inputs[i]) + max(0, min(b.forward_peak[i], b.saving_peak[i]) - overwritten)
+        need = sum(b.size[x] for x in b.inputs[i]) + b.forward_peak[i]
         gradient_bytes = b.gradient_bytes_at[i]
         if gradient_bytes is not None:
-            saved = sum(b.size[x] for x in b.saved[i]) + b.internal_bytes[i]
-            need = max(need, saved + gradient_bytes + b.backward_peak[i])
+            need = max(need, sum(b.size[x] for x in b.saved[i]) + gradient_bytes + b.backward_peak[i])
         if need > least:
             least, floor_node = need, node.name
     loss = sum(b.size[x] for x in b.graph_outputs) + b.loss_bytes
@@ -62,24 +58,10 @@ def _least_replay_work(graph: Graph, peak: int) -> float:
     # When the loss is there, everything that a backward pass reads is in memory or has to be computed again. At most
     # `peak` bytes are in memory; giving up the buffers that cost the least work per byte first, and parts of them, is a
     # lower bound.
-    b, (works, _) = Buffers.of(graph), graph.once(node_work)
-    saved, replayable = sum(b.internal_bytes), []
-    for i in range(len(graph)):
-        made = sum(b.size[x] for x in b.outputs[i] if b.savers[x])
-        saved += made
-        size = made + b.internal_bytes[i]
-        if size:
-            replayable += _pieces(works[i], size, size - b.selective_bytes[i])
-    return least_work(saved - peak, replayable)
-
-
-def _pieces(work: NodeWork, size: int, without_products: int) -> list[tuple[float, int]]:
-    """Work per byte and bytes of what a replay of one node frees, the cheapest first: at most all of `size`."""
-    whole = work.forward / size
-    if not 0 < without_products < size or work.selective / without_products >= whole:
-        return [(whole, size)]
-    rest = size - without_products
-    return [(work.selective / without_products, without_products), ((work.forward - work.selective) / rest, rest)]
+    b, works = Buffers.of(graph), graph.once(node_work)
+    saved = [sum(b.size[x] for x in b.outputs[i] if b.savers[x]) for i in range(len(graph))]
+    pieces = [(work.forward / size, size) for work, size in zip(works, saved) if size]
+    return least_work(sum(saved) - peak, pieces)
 
 
 def _names(b: Buffers, part: Sequence[int], numbers: set[int]) -> tuple[str, ...]:
@@ -90,7 +72,7 @@ def _names(b: Buffers, part: Sequence[int], numbers: set[int]) -> tuple[str, ...
 
 def _costed(graph: Graph, segments: Sequence[Segment], held: set[int]) -> tuple[Segment, ...]:
     """The segments with what they store on top of `held` buffers, would store if kept, and cost to run again."""
-    b, (works, _), costed = Buffers.of(graph), graph.once(node_work), []
+    b, works, costed = Buffers.of(graph), graph.once(node_work), []
     on_device = host_copies.on_device(b, segments) if any(segment.offload for segment in segments) else set()
     for segment in segments:
         positions = [graph.position[name] for name in segment.nodes]
@@ -98,30 +80,20 @@ def _costed(graph: Graph, segments: Sequence[Segment], held: set[int]) -> tuple[
         saved = {x for i in positions for x in b.saved[i]}
         inputs = ({x for i in runs for x in b.inputs[i]} | saved) - {x for i in positions for x in b.outputs[i]}
         on_host = inputs - on_device if segment.offload else set()
-        inside = sum(b.size[x] for x in saved - held) + sum(b.internal_bytes[i] for i in positions)
-        outside = sum(b.size[x] for x in inputs - held)
-        inner = segment.inner
-        selective = segment.selective and takes_over_products(b, positions)
-        results = sum(b.selective_bytes[i] for i in positions) if selective else 0
-        new = inputs - on_host if segment.mode == "recompute" else saved
-        stored = sum(b.size[x] for x in new - held) + results if segment.mode == "recompute" else inside
+        new, inner = inputs - on_host if segment.mode == "recompute" else saved, segment.inner
         if inner is not None:
             inner = dataclasses.replace(inner, segments=_costed(graph, inner.segments, held))
-        held = held | new
-        whole = sum(works[i].forward for i in runs)
-        work = sum(works[i].selective for i in runs) if selective else whole
         costed.append(
             dataclasses.replace(
                 segment,
-                stored_bytes=stored,
-                inside_bytes=inside,
-                input_bytes=outside,
-                work=work,
+                stored_bytes=sum(b.size[x] for x in new - held),
+                inside_bytes=sum(b.size[x] for x in saved - held),
+                input_bytes=sum(b.size[x] for x in inputs - held),
+                work=sum(works[i].forward for i in runs),
                 inner=inner,
-                result_bytes=results or None,
                 host_bytes=sum(b.size[x] for x in on_host) if segment.offload else None,
                 on_device=_names(b, positions, inputs & on_device) if segment.offload else (),
-                spared_work=whole - work if results else None,
             )
         )
+        held = held | new
     return tuple(costed)

@@ -24,19 +24,6 @@ def flops(op: tf.Operation) -> int:
     return 2 * count * _inner(op) if op.type in MATRIX_PRODUCTS else count
 
 
-def multiplications_per_element(op: tf.Operation) -> int:
-    """Multiplications for each element of the result of a matrix product or convolution; 0 for all other operations.
-
-    They are known where the batch is open. Gradients of convolutions count as others.
-    """
-    if op.type == "Einsum":
-        made = set(op.get_attr("equation").decode().partition("->")[2])
-        return math.prod(size for label, size in _einsum_sizes(op).items() if label[0] not in made)
-    if _is_convolution(op) and "Backprop" not in op.type:
-        return _kernel_elements(op, op.inputs[1].shape) or 0
-    return _inner(op) if op.type in MATRIX_PRODUCTS else 0
-
-
 def _is_convolution(op: tf.Operation) -> bool:
     return "Conv2D" in op.type or "Conv3D" in op.type or "DepthwiseConv" in op.type
 

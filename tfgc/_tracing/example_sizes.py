@@ -90,12 +90,6 @@ def refuse_dataset(batch: Any, name: str = "example") -> None:
         raise OptionError(f"{name} is a tf.data.Dataset: give one batch of it, {name}=next(iter(dataset))")
 
 
-def as_declared(model: keras.Model, inputs: Any) -> Any:
-    """The inputs of a call in the structure in which the model declares them, as Keras matches the two."""
-    function = functional_graphs.functional_of(model)
-    return inputs if _is_alike(inputs, function.input) else function.structured_inputs(function.flat_inputs(inputs))
-
-
 def _is_alike(x: Any, inputs: Any) -> bool:
     """Whether two structures are alike; tuples may stand for lists."""
     try:

@@ -1,17 +1,18 @@
 """Batches of seeded noise for any model."""
 
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc._core.graph import Ref
-from tfgc._errors import OptionError
+from tfgc._errors import OptionError, check_int, did_you_mean
 from tfgc._framework import keras_models
 from tfgc._tracing import functional_graphs
-from tfgc._tracing.keras_graph import Shapes, read
 
+Shapes = Mapping[str, Sequence[int | None]]
 _SEED = 0
 _LINE = 8  # words in a line of text
 
@@ -39,21 +40,65 @@ def batch(model: keras.Model, batch_size: int, input_shapes: Shapes | None = Non
 
 def specs(model: keras.Model, batch_size: int, input_shapes: Shapes | None = None) -> tuple[Any, list[tf.TensorSpec]]:
     """What `batch` makes, as `tf.TensorSpec`s; raises if a size of an input is open."""
-    sides: Any = model.inputs, model.outputs
-    if input_shapes or any(None in tensor.shape[1:] for tensor in model.outputs):
-        graph = read(model, batch_size, input_shapes)
-        sides = [graph.specs[Ref(t.name)] for t in model.inputs], [graph.specs[ref] for ref in graph.outputs]
-    for tensor, spec in zip(model.inputs, sides[0]):
-        if None in spec.shape[1:]:
+    function, given = functional_graphs.functional_of(model), input_shapes or {}
+    names = [t.name for t in function.inputs]
+    if not isinstance(given, Mapping):
+        raise OptionError(
+            f"input_shapes={given!r}: give the shape of each input by its name, as {{{names[0]!r}: (128,)}}"
+        )
+    for name in given:
+        if name not in names:
+            hint = did_you_mean(name, names) or f"; it has {', '.join(map(repr, names))}"
+            raise OptionError(f"input_shapes: the model has no input {name!r}{hint}")
+    inputs = []
+    for tensor in function.inputs:
+        shape = _resized(tensor, batch_size, given.get(tensor.name))
+        if None in shape[1:]:
             raise OptionError(
                 f"input {tensor.name!r} has the shape {tensor.shape}: give its size, by --image-size or "
                 f"--input {tensor.name}=SIZES, in Python by input_shapes="
             )
-    inputs, outputs = ([tf.TensorSpec((batch_size, *spec.shape[1:]), spec.dtype) for spec in side] for side in sides)
-    declared = functional_graphs.functional_of(model).input
-    if len(inputs) > 1 or isinstance(declared, dict):
-        return keras.tree.pack_sequence_as(declared, inputs), outputs
-    return inputs[0], outputs
+        inputs.append(tf.TensorSpec(shape, tensor.dtype))
+    is_single = len(inputs) == 1 and not isinstance(function.input, dict)
+    taken = inputs[0] if is_single else keras.tree.pack_sequence_as(function.input, inputs)
+    outputs = [tf.TensorSpec((batch_size, *t.shape[1:]), t.dtype) for t in function.outputs]
+    if any(None in spec.shape[1:] for spec in outputs):
+        call = tf.function(lambda x: model(x, training=True), autograph=False)
+        made = tf.nest.flatten(call.get_concrete_function(taken).structured_outputs)
+        outputs = [tf.TensorSpec(t.shape, t.dtype) for t in made]
+    return taken, outputs
+
+
+def _resized(tensor: keras.KerasTensor, batch_size: int | None, shape: Sequence[int | None] | None) -> list[int | None]:
+    """The shape of an input of a model, with the batch size and the shape that were given for it."""
+    full = list(tensor.shape)
+    if shape is not None:
+        shape = _sizes(tensor.name, shape)
+        fits = len(shape) == len(full) - 1 and all(a in (None, b) for a, b in zip(full[1:], shape))
+        if not fits:
+            raise OptionError(
+                f"input_shapes: {shape} does not fit input {tensor.name!r} of shape {tuple(full[1:])}: give that "
+                "shape with a number in place of each None"
+            )
+        full[1:] = shape
+    if batch_size is not None and full:
+        if full[0] not in (None, batch_size):
+            raise OptionError(
+                f"batch_size={batch_size}: input {tensor.name!r} is declared for batches of {full[0]}; a Sequential "
+                "without keras.Input takes that from its first batch. Start the model with keras.Input(shape)"
+            )
+        full[0] = batch_size
+    return full
+
+
+def _sizes(name: str, shape: Any) -> tuple[int | None, ...]:
+    """The sizes that were given for an input, as numbers."""
+    with contextlib.suppress(OptionError):
+        if isinstance(shape, Iterable) and not isinstance(shape, str):
+            return tuple([size if size is None else check_int("size", size) for size in shape])
+    raise OptionError(
+        f"input_shapes: {shape!r} for input {name!r} is no shape of integers >= 1: give a tuple such as (128,)"
+    )
 
 
 def _words(model: keras.Model) -> tuple[list[str], int]:

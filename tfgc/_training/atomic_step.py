@@ -22,10 +22,9 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import isolated_traces, operation_order, private_api
+from tfgc._framework import isolated_traces, operation_order, private_api, python_random
 from tfgc._framework.layer_values import plain_variables
 from tfgc._framework.replaced import replaced
-from tfgc._pure import python_random
 
 
 class AtomicStep:

@@ -10,13 +10,12 @@ from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
 from tfgc._framework import keras_models, model_checks
 from tfgc._planning.budgets import Budget
-from tfgc._planning.planner import Strategy
 from tfgc._planning.request import Request
 from tfgc._tracing import functional_graphs
 from tfgc._training import fit_guard, layer_calls, layer_selectors, out_of_memory, stale_traces
 from tfgc._training.layer_selectors import Selector
-from tfgc._training.segment_runner import Runner
-from tfgc._training.stand_ins import check_segments, plan_later
+from tfgc._training.stand_ins import of_other_graph, plan_later
+from tfgc.strategies import Strategy
 
 Model = TypeVar("Model", bound=keras.Model)
 
@@ -117,10 +116,8 @@ def enable(
         raise OptionError(f"on_oom={on_oom!r} makes another plan: leave out layers=, which names what to recompute")
     if layers is not None and (plan is not None or strategy is not None or strategy_options):
         raise OptionError("layers= names what to recompute: leave plan, strategy and its options out")
-    if plan is not None and plan.operations:
-        plan_later(model, Request.of(plan), shown)
-    elif plan is not None or (layers is not None and budget is None):
-        switch(model, plan, layers)
+    if plan is not None or (layers is not None and budget is None):
+        switch(model, plan, layers, shown)
     else:
         among = None if layers is None else tuple(layer_selectors.choose(model, layers))
         plan_later(model, Request(strategy, budget, strategy_options, among), shown)
@@ -130,20 +127,18 @@ def enable(
     return model
 
 
-def switch(model: keras.Model, plan: Plan | None, layers: Selector | Iterable[Selector] | None = None) -> None:
+def switch(
+    model: keras.Model, plan: Plan | None, layers: Selector | Iterable[Selector] | None = None, verbose: bool = False
+) -> None:
     """Let a model run by a plan, or recompute chosen layers, and leave what was traced before as it is."""
     if layers is not None:
         chosen = layer_selectors.choose(model, layers)
         layer_calls.restore_calls(model)
         layer_calls.replace_calls(model, chosen)
-    elif plan is not None and plan.operations:
-        plan_later(model, Request.of(plan), False)
-    else:
-        assert plan is not None
-        check_segments(model, plan)
-        runner = Runner(model, plan)
-        layer_calls.restore_calls(model)
-        functional_graphs.replace_method(model, "call", runner.call)
+    elif plan is not None:
+        if not plan.operations:
+            raise of_other_graph(model, plan)
+        plan_later(model, Request.of(plan), verbose)
 
 
 def disable(model: Model) -> Model:

@@ -20,7 +20,7 @@ from tfgc._framework.replaced import replaced
 from tfgc._training import declared_sizes, out_of_memory, peak_memory, stale_traces
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.planned_calls import PlannedCalls
-from tfgc._training.stand_ins import mode_of_fit, runner_of, stand_in
+from tfgc._training.stand_ins import mode_of_fit, stand_in
 from tfgc._training.whole_step import WholeStep
 
 
@@ -143,13 +143,9 @@ class _GuardedFit(out_of_memory.GuardedStep):
 
     def planned(self, data: Any) -> out_of_memory.StepByPlan | None:
         model: Any = self._model
-        runner, own = runner_of(model), stand_in(model)
-        if isinstance(own, PlannedCalls) and (found := own.to_explain()) is not None:
-            return found
-        if runner is not None:
-            inputs = None if self.atomic is None else keras.utils.unpack_x_y_sample_weight(data)[0]
-            return out_of_memory.step_by_nodes(model, runner.plan, inputs, model.optimizer, model.loss, self.mode)
-        return None  # Layers are recomputed one by one: there is no plan to explain.
+        own = stand_in(model)
+        # Where layers are recomputed one by one, there is no plan to explain.
+        return own.to_explain() if isinstance(own, PlannedCalls) else None
 
     def can_be_taken_back(self) -> bool:
         return self._by_plan and self._obstacle() is None
@@ -168,12 +164,10 @@ class _GuardedFit(out_of_memory.GuardedStep):
 
     def replace(self, plan: Plan, needed_bytes: int) -> None:
         """Let the model run by another plan; one for a functional model's own step, in all its calls."""
-        runner, own = runner_of(self._model), stand_in(self._model)
+        own = stand_in(self._model)
         if self._whole is not None and self._whole.latest is not None:
             self._whole.use(plan)
             return self._build()
-        if isinstance(own, PlannedCalls) and plan.operations:
+        if isinstance(own, PlannedCalls):
             own.use(plan)
-        elif runner is not None:
-            runner.use(plan)
         stale_traces.renew(self._model, "on_oom='replan'", [self._model])

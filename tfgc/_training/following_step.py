@@ -1,5 +1,6 @@
 """A training step that follows changes of its model, and that may run out of memory."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,10 +10,11 @@ from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import PlanMismatchError, UnsupportedModelError
 from tfgc._framework import layer_settings
+from tfgc._tracing import keras_graph
 from tfgc._training import out_of_memory
 from tfgc._training.atomic_step import AtomicStep
+from tfgc._training.planned_calls import PlannedCalls
 from tfgc._training.rewritten_function import RewrittenFunction
-from tfgc._training.segment_runner import Runner
 
 # Traces of a step, by settings of its model: a dropout rate that is lowered at every step makes a new one each time.
 _MOST_TRACES = 8
@@ -25,10 +27,11 @@ class FollowingStep(out_of_memory.GuardedStep):
     """
 
     def __init__(
-        self, make: Callable[[], Any], trainer: Any, runner: Runner, mode: str, atomic: AtomicStep | None
+        self, make: Callable[[], Any], trainer: Any, calls: PlannedCalls, mode: str, atomic: AtomicStep | None
     ) -> None:
         super().__init__(f"the training step of {trainer.model.name!r}", atomic)
-        self._make, self._trainer, self._runner, self.mode = make, trainer, runner, mode
+        self._make, self._trainer, self._calls, self.mode = make, trainer, calls, mode
+        self._program = keras_graph.Program(trainer.model)
         self._settings = layer_settings.Settings([trainer.model])
         self._variables = trainer.model.variables
         self._functions: RecentlyUsed[tuple, Callable] = RecentlyUsed(_MOST_TRACES)
@@ -36,7 +39,7 @@ class FollowingStep(out_of_memory.GuardedStep):
     def run(self, x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, tf.Tensor]:
         """Train on one batch; return its loss, and the metrics so far."""
         name = self._trainer.model.name
-        if not self._runner.program.is_current:
+        if not self._program.is_current:
             raise PlanMismatchError(
                 f"{name!r} has changed since tfgc.train_step was called, and the step runs the layers that it had "
                 "then. Make a new step for it"
@@ -72,20 +75,20 @@ class FollowingStep(out_of_memory.GuardedStep):
         """The settings of the layers, and which variables train: each can be frozen for itself."""
         return self._settings(), tuple([v.trainable for v in self._variables])
 
-    def planned(self, x: Any, y: Any, sample_weight: Any) -> out_of_memory.StepByPlan:
+    def planned(self, x: Any, y: Any, sample_weight: Any) -> out_of_memory.StepByPlan | None:
         trainer, function = self._trainer, self._functions.get(self._key())
         if isinstance(function, RewrittenFunction):
             return out_of_memory.step_as_a_whole(trainer.model, trainer.optimizer, [*function.plans.values()][-1])
-        plan = self._runner.plan
-        return out_of_memory.step_by_nodes(trainer.model, plan, x, trainer.optimizer, trainer.loss, self.mode)
+        found = self._calls.to_explain()
+        return found and dataclasses.replace(found, optimizer=trainer.optimizer)
 
     def can_be_taken_back(self) -> bool:
         return not tf.distribute.has_strategy()
 
     def replace(self, plan: Plan, needed_bytes: int) -> None:
         function = self._functions.get(self._key())
-        if plan.operations and isinstance(function, RewrittenFunction):
+        if isinstance(function, RewrittenFunction):
             function.use(plan)
         else:
-            self._runner.use(plan)
+            self._calls.use(plan)
             self._functions.clear()

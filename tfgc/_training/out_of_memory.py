@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import gc
 import traceback
 from collections.abc import Callable
@@ -15,8 +14,7 @@ from tfgc._core.ignored_warnings import ignored_warnings
 from tfgc._core.plan import Plan
 from tfgc._core.segments import Outlook
 from tfgc._errors import InfeasibleBudgetError, OptionError, OutOfMemoryWarning, TfgcError, did_you_mean, warn
-from tfgc._planning import annotated, budgets, free_memory
-from tfgc._planning.node_plans import NodePlans
+from tfgc._planning import budgets, free_memory
 from tfgc._planning.trace_plans import TracePlans
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._units import PERCENT, format_bytes
@@ -38,7 +36,7 @@ class StepByPlan:
     model: keras.Model
     plan: Plan
     optimizer: keras.Optimizer | None
-    plans: Callable[[], Any]  # `NodePlans`, or what looks like them
+    plans: Callable[[], Any]  # of its step
 
     @property
     def fixed(self) -> int:
@@ -47,31 +45,16 @@ class StepByPlan:
 
     def needed_bytes(self) -> int:
         """What the plan predicts for the step."""
-        return self.plans().estimate(self.plan, self.fixed).needed_bytes
+        return self.plans().estimate(self.plan).needed_bytes
 
     def within(self, budget: int) -> "StepByPlan":
         """The step by a plan of the same kind that fits in a budget, or else needs least."""
         plans = self.plans()
         try:
-            plan = plans.fitting(budget, self.fixed)
-        except InfeasibleBudgetError as error:
-            plan = plans.fitting(error.least, self.fixed) if isinstance(plans, NodePlans) else plans.least()
+            plan = plans.fitting(budget)
+        except InfeasibleBudgetError:
+            plan = plans.least()
         return dataclasses.replace(self, plan=plans.with_figures(plan))
-
-
-def step_by_nodes(model: Any, plan: Plan, inputs: Any, optimizer: Any, loss: Any, mode: str) -> StepByPlan:
-    """The step of a functional model on these inputs; if they are None, on the batch that the plan was made for."""
-    loss = loss if isinstance(loss, str | keras.losses.Loss) else None
-    batch = plan.batch_size if inputs is None else None
-
-    @functools.cache
-    def plans() -> NodePlans:
-        graph = annotated.graph_of(
-            model, batch, None, inputs, whole_step=True, loss=loss, optimizer=optimizer, xla=mode == "xla"
-        )
-        return NodePlans(graph, mode)
-
-    return StepByPlan(model, plan, optimizer, plans)
 
 
 def step_as_a_whole(model: keras.Model, optimizer: keras.Optimizer | None, plans: TracePlans) -> StepByPlan:
@@ -85,12 +68,12 @@ class _WholeSteps:
     def __init__(self, plans: TracePlans) -> None:
         self._plans = plans
 
-    def estimate(self, plan: Plan, fixed: int) -> Outlook:
+    def estimate(self, plan: Plan) -> Outlook:
         """What a plan needs."""
         assert plan.outlook is not None
         return plan.outlook
 
-    def fitting(self, budget: int, fixed: int) -> Plan:
+    def fitting(self, budget: int) -> Plan:
         """The plan of least work within a budget; `InfeasibleBudgetError` if there is none."""
         return self._plans.described(self._plans.step_plans.within(budget - self._plans.held_bytes))
 

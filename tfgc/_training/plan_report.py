@@ -10,10 +10,9 @@ import tensorflow as tf
 from tfgc._core.modes import Mode
 from tfgc._core.plan import Plan
 from tfgc._errors import NothingSavedWarning, TfgcError, collected_warnings, warn
-from tfgc._framework import isolated_traces, private_api, whole_steps
-from tfgc._planning.first_batch import PlannedStep
+from tfgc._framework import isolated_traces, private_api, python_random, whole_steps
+from tfgc._planning.promised import PlannedStep
 from tfgc._progress import PATIENCE
-from tfgc._pure import python_random
 from tfgc._units import format_bytes, format_needs, format_percent, format_seconds
 
 Made = TypeVar("Made")
@@ -33,7 +32,7 @@ def may_plan(training: bool | None) -> bool:
     return private_api.trains(training) and not (private_api.in_symbolic_scope() or whole_steps.is_part())
 
 
-def planned(model: keras.Model, plan: Callable[[], Made], *, verbose: bool) -> Made:
+def planned(model: keras.Model, plan: Callable[[], Made], *, verbose: bool | None) -> Made:
     """What `plan` makes in a thread of its own, outside of all that surrounds the call of the model.
 
     Its warnings are given here, so that they point at the caller, and a line says so when it takes long. Random numbers
@@ -65,8 +64,10 @@ def planned(model: keras.Model, plan: Callable[[], Made], *, verbose: bool) -> M
     return made
 
 
-def report(name: str, made: PlannedStep, *, verbose: bool) -> None:
-    """Warn where nothing is gained that was not asked for; else print a line, unless it is not wanted."""
+def report(name: str, made: PlannedStep, *, verbose: bool | None) -> None:
+    """Warn where nothing is gained that was not asked for; else print a line, unless it is not wanted; None: neither."""
+    if verbose is None:
+        return
     if made.unchanged is not None and not made.is_asked_for:
         message = f"{name!r} trains as before, since recomputing would save less than 5 % of a step: {made.unchanged}"
         warn(message, NothingSavedWarning)

@@ -1,8 +1,6 @@
 """A model that plans when it is first trained: its `train_step` as a whole, or each kind of call of it as a pair.
 
-Then all that a plan depends on is there to be seen: sizes, batch, mode, what trains, and the memory that is free. A
-strategy that names layers plans the layers of the model.
-"""
+Then all that a plan depends on is there to be seen: sizes, batch, mode, what trains, and the memory that is free."""
 
 import dataclasses
 import time
@@ -22,16 +20,14 @@ from tfgc._pairs.pair import Shapes
 from tfgc._pairs.pairs import Pairs
 from tfgc._pairs.reading import Reading
 from tfgc._pairs.segments import Planned
-from tfgc._planning import batch_specs, budgets, function_trace, step_plans
+from tfgc._planning import batch_specs, budgets, function_trace
 from tfgc._planning.batch_specs import Signature
-from tfgc._planning.first_batch import PlannedStep
+from tfgc._planning.promised import PlannedStep
 from tfgc._planning.request import Request
 from tfgc._planning.step_plans import StepPlans
 from tfgc._planning.trace_plans import TracePlans
 from tfgc._tracing import functional_graphs
-from tfgc._training import layer_calls, out_of_memory, plan_report, planned_layers
-from tfgc._training.planned_layers import PlannedCall
-from tfgc._training.segment_runner import Runner
+from tfgc._training import layer_calls, out_of_memory, plan_report
 from tfgc._training.training_state import TrainingState
 from tfgc._training.whole_step import PART, WholeStep, planned_step
 
@@ -44,6 +40,17 @@ _OPEN = (
 )
 
 
+@dataclasses.dataclass(eq=False)
+class PlannedCall:
+    """What was planned for a kind of call."""
+
+    step: PlannedStep
+    plans: TracePlans
+    is_reported: bool = False
+    weights: int = 0  # that the model had
+    sizes: tuple = ()  # of what it was planned for
+
+
 class PlannedCalls:
     """Replaces `call` and `train_step` of an enabled model until it is disabled.
 
@@ -51,10 +58,9 @@ class PlannedCalls:
         whole: What runs its `train_step` as a whole.
         has_budget: Whether a budget says how it is planned.
         note: Why it trains as before although it is enabled; None if no step has shown that.
-        runner: What ran the latest call by a plan of layers, or None.
     """
 
-    def __init__(self, model: keras.Model, request: Request, verbose: bool) -> None:
+    def __init__(self, model: keras.Model, request: Request, verbose: bool | None) -> None:
         self._model, self._verbose, self._training = model, verbose, TrainingState(model)
         self._call: Callable = model.call
         self._train_step: Callable = model.train_step
@@ -68,7 +74,6 @@ class PlannedCalls:
             self._call, model.name, Code(model), self._plan, is_bounded=self.has_budget, otherwise=self._by_parts
         )
         self._is_in_parts = False
-        self._names_layers = not step_plans.can_follow(request.strategy, request.options)
         self._rows: int | None = None
         self.note: str | None = None
 
@@ -81,12 +86,6 @@ class PlannedCalls:
     def latest(self) -> PlannedStep | None:
         """The plan of the latest call or step; None before the first one."""
         return None if self._latest is None else self.plans.get(self._latest)
-
-    @property
-    def runner(self) -> Runner | None:
-        """What ran the latest call, if a plan of layers did."""
-        found = None if self._latest is None else self._made.get(self._latest)
-        return found and found.runner
 
     def to_explain(self) -> out_of_memory.StepByPlan | None:
         """The latest step as its plan sees it, to say why it ran out of memory."""
@@ -109,8 +108,6 @@ class PlannedCalls:
         call_checks.refuse_tf1_graph(f"the enabled {self._model.name!r}")
         if any(tf.is_tensor(t) and t.shape.rank and t.shape[0] is None for t in tf.nest.flatten((args, kwargs))):
             self._rows = fit_loop.batch_size()
-        if self._names_layers:
-            return self._by_layers(args, kwargs)
         try:
             made, pair = self._pairs.run(args, kwargs)
         except TfgcError as error:
@@ -134,7 +131,7 @@ class PlannedCalls:
 
     def _plan_parts(self, is_called: bool) -> None:
         """Let the models that a model trains without a call of its own, as a GAN does, be planned for themselves."""
-        own = Request("optimal") if self.has_budget or self._names_layers else self._request
+        own = Request("optimal") if self.has_budget else self._request
         for part in () if is_called else keras_models.held_layers(self._model):
             if isinstance(part, keras.Model) and not functional_graphs.is_patched_call(part):
                 functional_graphs.replace_method(part, "call", PlannedCalls(part, own, self._verbose).call)
@@ -182,18 +179,3 @@ class PlannedCalls:
             step = dataclasses.replace(step, predicted_bytes=None, plain_bytes=None)
         self._newest = PlannedCall(step, plans)
         return Planned(plans.plan.step, self._newest)
-
-    def _by_layers(self, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Run a call by a plan of the model's layers."""
-        signature = self._signature(args, kwargs)
-        shapes = batch_specs.shapes_in((args, kwargs), lambda: self._rows)
-        planned = self._made.get(signature)
-        if planned is None or not planned.step.holds_for(shapes, self._request.budget):
-            planned = plan_report.planned(
-                self._model,
-                lambda: planned_layers.planned(self._model, self._request, self._rows, signature.mode, args, kwargs),
-                verbose=self._verbose,
-            )
-            planned.step = dataclasses.replace(planned.step, shapes=shapes)
-        self._note(planned, signature)
-        return (self._call if planned.runner is None else planned.runner.call)(*args, **kwargs)

@@ -5,6 +5,7 @@ The parts share the model's layers, which keep only the nodes that they had.
 Known weakness. An enabled part no longer notices that the model was changed.
 """
 
+import bisect
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, PlanMismatchError, check_int
 from tfgc._framework import keras_models
 from tfgc._framework.model_checks import check_model
+from tfgc._planning import ahead
 from tfgc._tracing import keras_graph
 
 
@@ -31,7 +33,7 @@ def split(model: keras.Model, n_or_plan: int | Plan) -> list[keras.Model]:
     Args:
         model: A built `keras.Sequential` or functional model.
         n_or_plan: A number of parts (of about equal output bytes, cut where
-            little is alive), or a `tfgc.Plan` whose segments become the parts.
+            little is alive), or a `tfgc.Plan`: a part ends behind the layer in which a segment ends.
 
     Returns:
         A list of `keras.Model`.
@@ -54,8 +56,10 @@ def split(model: keras.Model, n_or_plan: int | Plan) -> list[keras.Model]:
     """
     check_model(model)
     program = keras_graph.Program(model)
-    if isinstance(n_or_plan, Plan):
-        plan: Plan = n_or_plan
+    if isinstance(n_or_plan, Plan) and n_or_plan.operations:
+        plan = _by_layers(program, n_or_plan)
+    elif isinstance(n_or_plan, Plan):
+        plan = n_or_plan
     else:
         n = check_int("split into n", n_or_plan)
         if n > len(program.graph):
@@ -69,6 +73,22 @@ def split(model: keras.Model, n_or_plan: int | Plan) -> list[keras.Model]:
         _part(program, i, segment.nodes, cuts[i], cuts[i + 1], last=i == len(plan.segments) - 1)
         for i, segment in enumerate(plan.segments)
     ]
+
+
+def _by_layers(program: keras_graph.Program, plan: Plan) -> Plan:
+    """The plan of nodes whose parts end behind the layers in which the segments of a plan of operations end."""
+    nodes = [node.name for node in program.graph.nodes]
+    called = [program.operations[name] for name in nodes]
+    layers = [*dict.fromkeys(each for each in called if isinstance(each, keras.Layer))]
+    bounds, spans = ahead.plans_for(program.model, plan.batch_size).places(plan, layers)
+    calls = {id(layer): iter(each) for layer, each in zip(layers, spans)}
+    places, at = [], 0
+    for each in called:
+        _, end = next(calls.get(id(each), iter(())), (0, 0))
+        at = max(at, bisect.bisect_left(bounds, end - 1))
+        places.append(at)
+    cuts = [i for i in range(1, len(nodes)) if places[i] != places[i - 1]]
+    return Plan.from_cuts(program.graph, cuts, strategy=plan.strategy)
 
 
 def _crossings(graph: Graph, plan: Plan) -> Iterator[tuple[Ref, ...]]:
@@ -139,7 +159,7 @@ def _config(part: keras.Model, program: keras_graph.Program, build: Callable[[],
 @contextlib.contextmanager
 def _no_nodes_left(program: keras_graph.Program) -> Iterator[None]:
     """Undo the nodes that symbolic calls in here append to the model's layers."""
-    layers = {id(step.node.operation): step.node.operation for step in program.steps}
+    layers = {id(operation): operation for operation in program.operations.values()}
     before = [(nodes, len(nodes)) for layer in layers.values() for nodes in keras_models.node_lists(layer)]
     try:
         yield

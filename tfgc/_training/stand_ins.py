@@ -1,23 +1,21 @@
 """What stands in for the methods of an enabled model: put there to plan when it first trains, and found again."""
 
-import contextlib
 from typing import Any
 
 import keras
 
 from tfgc import strategies
 from tfgc._core.plan import Plan
-from tfgc._errors import OptionError, PlanMismatchError, UnsupportedModelError
+from tfgc._errors import PlanMismatchError
 from tfgc._framework import keras_models
-from tfgc._planning import ahead, annotated, budgets, estimates, step_plans
+from tfgc._planning import ahead, budgets, step_plans, step_traces
 from tfgc._planning.request import Request
 from tfgc._tracing import functional_graphs
 from tfgc._training import layer_calls
 from tfgc._training.planned_calls import PlannedCalls
-from tfgc._training.segment_runner import Runner
 
 
-def plan_later(model: keras.Model, request: Request, verbose: bool) -> None:
+def plan_later(model: keras.Model, request: Request, verbose: bool | None) -> None:
     """Put stand-ins in place of a model's methods; raise now what would be wrong at the first call, too."""
     if request.budget is not None:
         budgets.check_budget(request.budget)
@@ -38,27 +36,15 @@ def check_trainable(model: keras.Model) -> None:
     """Raise `UnsupportedModelError` for a model without a graph of nodes, or without weights."""
     functional_graphs.functional_of(model)
     if not model.weights:
-        raise annotated.nothing_to_train(model)
+        raise step_traces.nothing_to_train(model)
 
 
-def check_segments(model: keras.Model, plan: Plan) -> None:
-    """Raise `PlanMismatchError` for a plan by segments and a subclassed model, which has no nodes to cut."""
-    if not keras_models.has_graph(model):
-        raise PlanMismatchError(
-            f"this plan (strategy {plan.strategy!r}) cuts a functional model into segments, and {model.name!r} is a "
-            f"subclassed model ({type(model).__name__}), whose step is planned by its operations: "
-            "tfgc.enable(model), or tfgc.plan(model, example=(x, y)) ahead. A plan of a functional part that it holds "
-            "is for that part: tfgc.enable(part, plan)"
-        )
-    check_trainable(model)
-
-
-def runner_of(model: keras.Model) -> Runner | None:
-    """What runs the segments of an enabled model, in the call that came last if it has several plans; else None."""
-    own = stand_in(model)
-    if isinstance(own, PlannedCalls):
-        return own.runner
-    return own if isinstance(own, Runner) else None
+def of_other_graph(model: keras.Model, plan: Plan) -> PlanMismatchError:
+    """The error for a plan of nodes, as strategies make them of a graph that is made by hand."""
+    return PlanMismatchError(
+        f"this plan (strategy {plan.strategy!r}) is of the nodes of a graph, and {model.name!r} trains by the "
+        "operations of its step: give the strategy to tfgc.plan or tfgc.enable"
+    )
 
 
 def promised_bytes(model: keras.Model) -> tuple[int | None, int | None]:
@@ -68,15 +54,11 @@ def promised_bytes(model: keras.Model) -> tuple[int | None, int | None]:
     if isinstance(own, PlannedCalls) and made is not None:  # Of inputs of several sizes, the largest.
         mode = made.mode
         made = max(own.plans.values(), key=lambda one: (one.mode == mode, one.predicted_bytes or 0))
-    plan = own.plan if isinstance(own, Runner) else None if made is None else made.plan
+    plan = None if made is None else made.plan
     predicted = None if made is None else made.predicted_bytes
     if made is None and isinstance(own, PlannedCalls) and own.whole.given is not None:
         plan = own.whole.given
         predicted = plan.outlook and plan.outlook.needed_bytes
-    elif made is None and plan is not None and plan.batch_size:
-        # Sizes that are open, or that only batches have.
-        with contextlib.suppress(OptionError, UnsupportedModelError):
-            predicted = estimates.estimate(model, plan.batch_size, plan, mode=mode_of_fit(model)).needed_bytes
     return predicted, plan and plan.outlook and plan.outlook.budget_bytes
 
 

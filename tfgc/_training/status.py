@@ -8,12 +8,11 @@ import keras
 from tfgc._core.plan import Plan
 from tfgc._core.shown import Brief, Shown, limited
 from tfgc._framework import keras_models, model_checks
-from tfgc._planning.first_batch import PlannedStep
+from tfgc._planning.promised import PlannedStep
 from tfgc._tracing import functional_graphs
 from tfgc._training import peak_memory, plan_report, stale_traces
 from tfgc._training.layer_calls import LayerCall
 from tfgc._training.planned_calls import PlannedCalls
-from tfgc._training.segment_runner import Runner
 from tfgc._training.stand_ins import stand_in
 
 
@@ -137,8 +136,6 @@ def status(model: keras.Model) -> Status:
 
 def _of(call: Any, part: str) -> list[PlanStatus]:
     """What replaces the `call` of a part of the model."""
-    if isinstance(call, Runner):
-        return [_given(call.plan, part)]
     if isinstance(call, PlannedCalls) and not call.plans and call.whole.given is not None:
         return [_given(call.whole.given, part)]
     if not isinstance(call, PlannedCalls):

@@ -12,14 +12,14 @@ from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, UnsupportedModelError, check_bool
 from tfgc._framework import call_checks, keras_names, model_checks
 from tfgc._framework.trainer import Trainer
-from tfgc._planning import ahead, planner
+from tfgc._planning import ahead
 from tfgc._planning.request import Request
 from tfgc._tracing import functional_graphs
-from tfgc._training import out_of_memory
+from tfgc._training import out_of_memory, stand_ins
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.following_step import FollowingStep
+from tfgc._training.planned_calls import PlannedCalls
 from tfgc._training.rewritten_function import RewrittenFunction, Settings
-from tfgc._training.segment_runner import Runner
 
 
 class TrainingStep(Protocol):
@@ -61,8 +61,8 @@ def train_step(
         loss: What `model.compile` takes: a name, a function, a `keras.Loss`, or
             for several outputs a list or dict of them; None where layers add the losses, and the step is given no `y`.
         optimizer: A `keras.Optimizer` or its name.
-        plan: A `tfgc.Plan`. Default: that of least memory for the step as a whole, as `tfgc.function` finds it;
-            `tfgc.plan(model)` in Python, for XLA and for replicas.
+        plan: A `tfgc.Plan`. Default: that of least memory for the step as a whole, as `tfgc.function` finds it; in
+            Python and for replicas for the model's call and its gradients.
         metrics: What `model.compile` takes. They accumulate until `step.reset_metrics()`.
         run_eagerly: Run the step in Python, with every segment compiled, instead
             of the whole step as one `tf.function`.
@@ -117,17 +117,16 @@ def train_step(
         raise OptionError("on_oom='replan': a step of several replicas cannot be taken back; leave it out")
     strategies.check_plan(plan)
     mode = "compiled" if run_eagerly else "xla" if jit_compile else "graph"
-    request = Request.of(plan) if plan is not None and plan.operations else Request()
-    is_whole = (plan is None or bool(plan.operations)) and mode == "graph" and not replicas
     functional_graphs.functional_of(model)
-    if is_whole:
-        plan = planner.plan(model, strategy="keep_all")
-    elif plan is None or plan.operations:
-        plan = planner.plan(model, mode="xla" if mode == "xla" else "graph")
-    runner = Runner(model, plan)
+    if plan is not None and not plan.operations:
+        raise stand_ins.of_other_graph(model, plan)
     if not model.trainable_weights:
         raise UnsupportedModelError(f"{model.name!r} has no trainable weights, so a step has nothing to update")
-    trainer = Trainer(model, runner.call)
+    is_whole = not run_eagerly and not replicas
+    with functional_graphs.original_methods(model):
+        request = Request() if plan is None else Request.of(plan)
+        calls = PlannedCalls(model, request, verbose=None)  # where the step is not traced as a whole
+    trainer = Trainer(model, calls.call)
     trainer.compile(used, loss, metrics=metrics or None, run_eagerly=run_eagerly, auto_scale_loss=False)
     used.build(model.trainable_variables)
 
@@ -143,13 +142,13 @@ def train_step(
 
     atomic = AtomicStep(trainer, [used], mode) if on_oom else None
     whole = step if atomic is None else atomic.around(step)
-    options: dict[str, Any] = {"autograph": False, "reduce_retracing": True, "jit_compile": jit_compile}
-    make = (lambda: whole) if run_eagerly else functools.partial(tf.function, whole, **options)
+    options: dict[str, Any] = {"reduce_retracing": True, "jit_compile": jit_compile}
+    make = (lambda: whole) if run_eagerly else functools.partial(tf.function, whole, autograph=False, **options)
     if is_whole:
-        settings = Settings({"autograph": False}, {"reduce_retracing": True}, request, verbose=False)
+        settings = Settings({"autograph": False}, options, request, verbose=False)
         make = functools.partial(RewrittenFunction, whole, settings)
     if run_eagerly or not tf.distribute.has_strategy():
-        following = FollowingStep(make, trainer, runner, mode, atomic)
+        following = FollowingStep(make, trainer, calls, mode, atomic)
         made: Any = tf.autograph.experimental.do_not_convert(following.run)
     else:
         made = make()  # `Strategy.run` takes a tf.function apart, and cannot run a function around one.

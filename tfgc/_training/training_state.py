@@ -8,7 +8,6 @@ from typing import Any
 import keras
 
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._costs import update_bytes
 from tfgc._framework import keras_models
 from tfgc._planning import budgets
 
@@ -43,13 +42,13 @@ class TrainingState:
         return trains, self._of_optimizer(getattr(self._model, "optimizer", None), trains), named
 
     def _of_optimizer(self, optimizer: Any, trains: Hashable) -> Hashable:
-        """Bytes of weights and slots, and what an update holds: all that plans depend on. None without an optimizer."""
+        """Bytes of weights and slots, and the kind of update. None without an optimizer."""
         if not isinstance(optimizer, keras.Optimizer):
             return None
         known = self._updates.setdefault(optimizer, RecentlyUsed(_MOST))
         found = known.get(trains)
         if found is None:
-            known[trains] = found = budgets.fixed_bytes(self._model), update_bytes.of_model(self._model)
+            known[trains] = found = budgets.fixed_bytes(self._model), type(optimizer)
         return found
 
 

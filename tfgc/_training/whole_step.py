@@ -17,9 +17,9 @@ from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import fit_loop, keras_models, private_api
-from tfgc._planning import batch_specs, first_batch, function_peaks, function_trace, step_plans, step_traces
+from tfgc._planning import batch_specs, function_peaks, function_trace, promised, step_plans, step_traces
 from tfgc._planning.batch_specs import Signature
-from tfgc._planning.first_batch import PlannedStep
+from tfgc._planning.promised import PlannedStep
 from tfgc._planning.request import Request
 from tfgc._planning.trace_plans import TracePlans
 from tfgc._tracing import example_sizes
@@ -36,7 +36,7 @@ PART = "trains in a step that is planned as a whole"
 class WholeStep:
     """Runs a model's `train_step` by a plan of all that it does."""
 
-    def __init__(self, model: keras.Model, request: Request, training: TrainingState, verbose: bool) -> None:
+    def __init__(self, model: keras.Model, request: Request, training: TrainingState, verbose: bool | None) -> None:
         self._model, self.request, self._training, self._verbose = model, request, training, verbose
         self._plans: RecentlyUsed[Signature, TracePlans] = RecentlyUsed(_MOST_PLANS)
         self._again: set[Signature] = set()  # to be built again from what was traced
@@ -89,7 +89,7 @@ class WholeStep:
             def planned_by(request: Request) -> TracePlans:
                 return TracePlans(found, request, sizes, True)
 
-            plans = first_batch.in_share(planned_by, self.request, self.made.copy().values(), shapes)
+            plans = promised.in_share(planned_by, self.request, self.made.copy().values(), shapes)
             signature = self._signature(batch)  # a model without weights is built by then
             self._plans[signature] = plans
         self._again.discard(signature)

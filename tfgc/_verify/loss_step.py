@@ -8,8 +8,7 @@ import tensorflow as tf
 from tfgc._errors import OptionError
 from tfgc._framework import keras_names, tensor_attributes
 from tfgc._framework.trainer import Trainer
-from tfgc._pure import side_effects, tensor_packing
-from tfgc._verify.steps import Data, Step, named, users_code
+from tfgc._verify.steps import Data, Step, named, traced, users_code
 
 _SQUARES = "the mean square of the outputs and of the logits behind them"
 
@@ -21,16 +20,12 @@ class LossStep(Step):
         super().__init__(model, data)
         self._grader = _grader(model, loss, data[1] is not None)
         self.loss = _SQUARES if self._grader is None else _shown(loss) if loss is not None else "the compiled loss"
-        packing = tensor_packing.Packing(((data[0],), {"training": True}))
-        packing.take_tensors()
         with users_code(
             f"{model.name!r} cannot be called in a graph on this batch",
             "Give the batch as fit does, x or (x, y), and use TensorFlow operations for what depends on the values of "
             "tensors",
         ):
-            effects = side_effects.discover(model, packing)
-        self.draws = effects.draws
-        self.states = named([*model.variables, *effects.reads, *effects.writes, *effects.variables])
+            self.draws, self.states = traced(model, lambda x: model(x, training=True), data[0])
         if self._grader is not None:
             # Metrics are built by their first use.
             before, metrics = self.read(), [(v, v.numpy()) for v in self._grader.metrics_variables]

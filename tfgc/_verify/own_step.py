@@ -5,18 +5,15 @@ comparison: it divides by the size of a gradient, so that one which is zero but 
 any other. In its place all weights of an optimizer move along their gradients, together by one to two per cent.
 """
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfgc._framework import isolated_traces, keras_models, private_api
-from tfgc._framework.layer_values import leaves, plain_variables
-from tfgc._pure import random_draws
-from tfgc._verify.steps import Data, Step, named, users_code
+from tfgc._verify.steps import Data, Step, traced, users_code
 
 _SHARE = 0.01
 
@@ -40,14 +37,7 @@ class OwnStep(Step):
             "Give the batch as fit does, x or (x, y); or give loss=, to verify calls of the model in place of its "
             "train_step",
         ):
-            traced: Any = tf.function(self.once, autograph=False).get_concrete_function(*data)  # builds what is not
-        definition = traced.graph.as_graph_def()
-        nodes = [definition.node, *(function.node_def for function in definition.library.function)]
-        self.draws = any(node.op in random_draws.TYPES for node in itertools.chain.from_iterable(nodes))
-        known = [*_variables(model)]
-        stored = {id(v.value) for v in known}
-        others = [v for v in traced.graph.variables if id(v) not in stored]
-        self.states = named([*known, *plain_variables(model), *others])
+            self.draws, self.states = traced(model, self.once, *data)  # builds what is not
         self._names = {id(v): name for name, v in self.states.items()}
 
     def kind(self, variable: Any) -> str:
@@ -92,14 +82,3 @@ def _move(pairs: list[tuple[Any, Any]]) -> None:
     for (_, variable), weight, gradient in zip(pairs, weights, gradients):
         moved = tf.where(tf.math.is_finite(length * gradient), weight - length * gradient, weight)
         variable.assign(tf.cast(moved, variable.dtype))
-
-
-def _variables(model: keras.Model) -> Iterator[keras.Variable]:
-    """Every Keras variable that the layers hold, in a list of Keras's or not, and the global seed."""
-    yield from model.variables
-    seed = private_api.global_seed()
-    if seed is not None:
-        yield seed.state
-    for layer in keras_models.layers_inside(model):
-        yield from (value for value in leaves(vars(layer)) if isinstance(value, keras.Variable))
-        yield from layer.metrics_variables

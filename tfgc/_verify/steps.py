@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -12,8 +13,10 @@ import tensorflow as tf
 from tfgc._core import text
 from tfgc._error_texts import one_line
 from tfgc._errors import TfgcError, UnsupportedModelError
-from tfgc._framework import graph_optimizer
+from tfgc._framework import graph_optimizer, keras_models, private_api
+from tfgc._framework.layer_values import leaves, plain_variables
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
+from tfgc._pairs import random_draws
 from tfgc._planning.request import Request
 from tfgc._training.rewritten_function import RewrittenFunction, Settings
 from tfgc._verify import copies
@@ -152,6 +155,29 @@ def users_code(what: str, way_out: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise UnsupportedModelError(f"{what}: {one_line(error)}. {way_out}") from error
+
+
+def traced(model: keras.Model, function: Callable, *args: Any) -> tuple[bool, dict[str, Any]]:
+    """Whether a function draws by `tf.random`, and by name the variables of the model, and others that it uses."""
+    found: Any = tf.function(function, autograph=False).get_concrete_function(*args)
+    definition = found.graph.as_graph_def()
+    nodes = [definition.node, *(function.node_def for function in definition.library.function)]
+    draws = any(node.op in random_draws.TYPES for node in itertools.chain.from_iterable(nodes))
+    known = [*_variables(model)]
+    stored = {id(v.value) for v in known}
+    others = [v for v in found.graph.variables if id(v) not in stored]
+    return draws, named([*known, *plain_variables(model), *others])
+
+
+def _variables(model: keras.Model) -> Iterator[keras.Variable]:
+    """Every Keras variable that the layers hold, in a list of Keras's or not, and the global seed."""
+    yield from model.variables
+    seed = private_api.global_seed()
+    if seed is not None:
+        yield seed.state
+    for layer in keras_models.layers_inside(model):
+        yield from (value for value in leaves(vars(layer)) if isinstance(value, keras.Variable))
+        yield from layer.metrics_variables
 
 
 def named(variables: Iterable[Any]) -> dict[str, Any]:

@@ -77,8 +77,7 @@ class Verdict(Shown):
         worst: The largest `Difference`; None if all results were equal to the bit.
         differences: Those beyond what is allowed, the worst first.
         tolerated: Those beyond the tolerance where plain TensorFlow differs as much between two runs.
-        unrepeatable: Layers whose two runs from the same state differed.
-        kept: Layers that cannot be run twice and are kept, each with the reason.
+        unrepeatable: Results that differ between two plain steps from the same state.
         note: What could not be compared, or "".
         is_exact: Whether, with TensorFlow's graph optimizer off, each result of the step in a graph has plain's bits;
             None where that was not tried, or where two plain steps differ.
@@ -94,7 +93,6 @@ class Verdict(Shown):
     differences: tuple[Difference, ...] = ()
     tolerated: tuple[Difference, ...] = ()
     unrepeatable: tuple[str, ...] = ()
-    kept: dict[str, str] = dataclasses.field(default_factory=dict)
     note: str = ""
     is_exact: bool | None = None
     unlike_copies: tuple[str, ...] = ()
@@ -124,8 +122,7 @@ class Verdict(Shown):
         lines += [f"  tolerated: {difference}" for difference in self.tolerated[:3]]
         if len(self.tolerated) > 3:
             lines.append(f"  and {len(self.tolerated) - 3} more are tolerated")
-        lines += [f"  not deterministic: {name!r} differs between runs from one state" for name in self.unrepeatable]
-        lines += [f"  kept: {name!r} cannot be run twice: {reason}" for name, reason in self.kept.items()]
+        lines += [f"  not deterministic: {name}, in plain steps from one state" for name in self.unrepeatable[:3]]
         notes = [f"  note: {self.note}"] if self.note else []
         return "\n".join([*limited(lines, 20 - len(notes)), *notes])
 
@@ -154,6 +151,7 @@ class StepComparison:
         self._blank: set[str] = set()
         self._is_exact: bool | None = None
         self._unlike: list[str] = []
+        self._unrepeatable: dict[str, None] = {}
 
     def prove(self, plain: Steps, again: Steps, planned: Steps, unlike_copies: Callable[[], list[str]]) -> None:
         """Compare planned steps to the bit with two runs of plain ones, with the graph optimizer off.
@@ -166,6 +164,12 @@ class StepComparison:
         self._is_exact = not found
         self._unlike = unlike_copies() if found else []
         self._all += [dataclasses.replace(d, allowed=0.0) for d in found]
+
+    def repeats(self, mode: str, plain: Steps, again: Steps) -> bool:
+        """Whether two runs of plain steps from the same states agree; those of graphs may round differently."""
+        found = [d for d in self._differences(mode, plain, again) if not d.passes and d.relative < math.inf]
+        self._unrepeatable |= dict.fromkeys(f"the {d.kind} {d.name!r}" for d in found)
+        return not found
 
     def compare(self, mode: str, baseline: Steps, planned: Steps, again: Callable[[], Iterable[Steps]] = tuple) -> None:
         """Compare plain with planned steps; `again` runs the plain ones again, each time with other roundings."""
@@ -232,15 +236,7 @@ class StepComparison:
             return 0.0
         return self._tolerance
 
-    def verdict(
-        self,
-        modes: tuple[str, ...],
-        steps: int,
-        loss: str,
-        unrepeatable: tuple[str, ...],
-        kept: dict[str, str],
-        note: str = "",
-    ) -> Verdict:
+    def verdict(self, modes: tuple[str, ...], steps: int, loss: str, note: str = "") -> Verdict:
         """The verdict on all that was compared so far."""
         failed = sorted((d for d in self._all if not d.passes), key=lambda d: -d.relative)
         moved = [d for d in self._all if d.relative]
@@ -258,8 +254,7 @@ class StepComparison:
             worst,
             beyond,
             tolerated,
-            unrepeatable,
-            kept,
+            tuple(self._unrepeatable),
             note,
             self._is_exact,
             tuple(self._unlike),

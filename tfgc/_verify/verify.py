@@ -24,7 +24,6 @@ from tfgc._planning.request import Request
 from tfgc._tracing import example_sizes, keras_graph
 from tfgc._training import enable, layer_calls, layer_selectors, stand_ins
 from tfgc._training.layer_selectors import Selector
-from tfgc._verify import determinism
 from tfgc._verify.loss_step import LossStep
 from tfgc._verify.own_step import OwnStep, has_own_step
 from tfgc._verify.steps import Step, users_code
@@ -55,15 +54,13 @@ def verify(
 
     Runs plain and planned steps from the same state and compares the loss, each gradient
     (None and sparse gradients included), each state variable, random seeds, metrics and `add_loss`
-    terms. Also runs every layer twice from the same state, to find those that are not
-    deterministic. Afterwards the model and its variables are as they were before. Plain steps
-    must fit in memory: use a smaller batch where they do not.
+    terms. Plain steps run twice from the same state, to find what is not deterministic. Afterwards the model and its
+    variables are as they were before. Plain steps must fit in memory: use a smaller batch where they do not.
 
     Args:
         model: Any `keras.Model` that is built.
-        plan: A `tfgc.Plan`; None for the least peak on this batch: in mode "graph" by a plan of the whole step, as in
-            `fit`, in other modes by one of segments or calls, as with a plan of the operations of a step. None with
-            `layers`.
+        plan: A `tfgc.Plan`; None for the least peak on this batch. In mode "graph" the step runs by it as a whole, as
+            in `fit`, in other modes the model's call and its gradients do. None with `layers`.
         batch: `x`, `(x, y)` or `(x, y, sample_weight)`, as `model.train_on_batch` takes them, or what the model's own
             `train_step` takes.
         layers: Layers to recompute in place of a plan, as in `tfgc.enable`.
@@ -103,10 +100,12 @@ def verify(
     """
     model_checks.check_model(model)
     strategies.check_plan(plan)
-    asked, of_step = modes is not None, plan if plan is not None and plan.operations else None
+    asked = modes is not None
+    if plan is not None and not plan.operations:
+        raise stand_ins.of_other_graph(model, plan)
     if modes is None:
         jitted = getattr(model, "compiled", False) and model.jit_compile
-        modes = ("graph",) if of_step is not None else MODES if jitted else MODES[:3]
+        modes = MODES if jitted else MODES[:3]
     modes = (modes,) if isinstance(modes, str) or not isinstance(modes, Iterable) else tuple(modes)
     for mode in modes or [None]:
         if mode not in MODES:
@@ -131,16 +130,14 @@ def verify(
                 raise OptionError(f"modes={modes!r}: {_OWN_DRAWS}; give modes='eager'")
             modes = ("eager",)
         chosen = None if layers is None else layer_selectors.choose(model, layers)
-        by_default = layers is None and (plan is None or of_step is not None)
-        if of_step is not None:
-            step.request = Request.of(of_step)
-        changed = keras_models.held_layers(model) if by_default and not keras_models.runs_graph(model) else chosen
-        with determinism.check_determinism(_parts(model, changed)) as (unrepeatable, kept):
-            step.once(*data)
+        if plan is not None:
+            step.request = Request.of(plan)
+        changed = keras_models.held_layers(model) if layers is None and not keras_models.runs_graph(model) else chosen
+        step.once(*data)
         step.write(before)
         comparison = StepComparison(*_tolerances(model, changed), updates=step.updates)
         for mode in modes:
-            is_whole = by_default and mode == "graph"
+            is_whole = layers is None and mode == "graph"
             with users_code(
                 f"modes={modes!r}: a plain step of {model.name!r}, to compare {mode!r} with, fails",
                 "Change what fails, or leave this mode out",
@@ -148,16 +145,17 @@ def verify(
                 befores, baseline = step.run(base := "graph" if mode == "compiled" else mode, steps)
             if is_whole:
                 comparison.prove(*step.bits(befores), functools.partial(step.unlike_copies, befores[0]))
-            elif by_default:
-                stand_ins.plan_later(model, step.request if of_step else Request("optimal"), verbose=False)
+            elif layers is None:
+                stand_ins.plan_later(model, step.request, verbose=None)
             else:
-                enable.switch(model, plan, layers=chosen)
+                enable.switch(model, None, layers=chosen)
             _, planned = step.run(mode, steps, befores, rewritten=is_whole)
             layer_calls.restore_calls(model)
-            others: Any = tuple if unrepeatable or step.draws else functools.partial(_others, step, base, befores)
+            is_repeated = not step.draws and comparison.repeats(mode, baseline, step.run(base, steps, befores)[1])
+            others: Any = functools.partial(_others, step, base, befores) if is_repeated else tuple
             comparison.compare(mode, baseline, planned, others)
     note = f"{_OWN_DRAWS}, so other modes were left out" if step.draws else ""
-    return comparison.verdict(modes, steps, step.loss, tuple(sorted(unrepeatable)), kept, note)
+    return comparison.verdict(modes, steps, step.loss, note)
 
 
 def _others(step: Step, base: str, befores: list[dict[str, Any]]) -> Iterator[Steps]:
@@ -165,17 +163,6 @@ def _others(step: Step, base: str, befores: list[dict[str, Any]]) -> Iterator[St
     yield step.run(_OTHER[base], len(befores), befores)[1]
     for phase in range(_PHASES):
         yield step.rounded(base, befores, phase)
-
-
-def _parts(model: keras.Model, chosen: list[keras.Layer] | None) -> dict[str, keras.Layer]:
-    """The layers to run twice, by name: the chosen ones, or those that the model calls directly."""
-    if chosen is not None:
-        return {layer.path or layer.name: layer for layer in chosen}
-    called = [step.node.operation for step in keras_graph.Program(model).steps]
-    found = {}
-    for layer in dict.fromkeys(operation for operation in called if isinstance(operation, keras.Layer)):
-        found[layer.name if layer.name not in found else layer.path] = layer
-    return found
 
 
 def _tolerances(model: keras.Model, chosen: list[keras.Layer] | None) -> tuple[str, int]:
@@ -186,7 +173,7 @@ def _tolerances(model: keras.Model, chosen: list[keras.Layer] | None) -> tuple[s
         return coarsest, 16
     program = keras_graph.Program(model)
     uses = collections.Counter(ref for node in program.graph.nodes for ref in node.inputs)
-    calls = collections.Counter(id(step.node.operation) for step in program.steps)
+    calls = collections.Counter(id(operation) for operation in program.operations.values())
     # Regularizers are one use more of an output or a weight.
     return coarsest, 1 + max([2, *uses.values(), *calls.values()])
 

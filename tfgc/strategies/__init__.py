@@ -2,7 +2,7 @@
 
 A strategy is a function `plan(graph, *, budget=None, **options) -> Plan`. It needs neither TensorFlow nor Keras, and
 any function of that signature is accepted wherever a name is. Its budget is in bytes of buffers, weights and optimizer
-slots left out, as `Outlook.peak_bytes` counts them; `_planning.node_plans` translates the budgets of users. A strategy
+slots left out, as `Outlook.peak_bytes` counts them. A strategy
 that makes a whole Pareto front at once also has a function `frontier(graph, **options) -> Frontier`.
 """
 
@@ -26,7 +26,7 @@ from tfgc.strategies._frontier import Frontier
 Strategy: TypeAlias = str | Callable[..., Plan]
 # Options of `tfgc.plan` and `tfgc.enable` that a misspelled one may have been meant to be.
 _OF_EVERY_PLAN = (
-    "batch_size", "budget", "confirm", "example", "input_shapes", "layers", "loss", "measure", "mode", "model",
+    "batch_size", "budget", "confirm", "example", "input_shapes", "layers", "loss", "mode", "model",
     "optimizer", "strategy",
 )  # fmt: skip
 

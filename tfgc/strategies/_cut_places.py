@@ -18,7 +18,7 @@ _MOST_GROWN, _FEW = 300_000, 50
 
 def places(graph: Graph) -> list[int]:
     """All positions where a segment may start."""
-    return [position for position, may_start in enumerate(Buffers.of(graph).may_start) if may_start]
+    return list(range(len(graph)))
 
 
 def searched(graph: Graph, limit: int, places: Sequence[int], **options: Any) -> FlatPlans:
@@ -44,7 +44,7 @@ def merged(graph: Graph, places: Sequence[int], limit: int, small: int = 1) -> l
     """
     b = Buffers.of(graph)
     saved = [1 + sum(b.size[x] for x in numbers) for numbers in b.saved]
-    before = np.concatenate([[0], np.cumsum(np.add(saved, b.internal_bytes))]).astype(float)
+    before = np.concatenate([[0], np.cumsum(saved)]).astype(float)
     ends = np.array([*places, len(graph)])
     while len(ends) - 1 > limit:
         joined = (before[ends[2:]] - before[ends[:-2]]) / (small + np.take(graph.cut_bytes, ends[1:-1]))

@@ -26,7 +26,7 @@ from tfgc.strategies._segment_costs import SegmentCost, SegmentCosts
 # Pairs of a state and the row of the step taken from there
 Path: TypeAlias = list[tuple[int, int]]
 # The values of `Steps` for one step
-Row: TypeAlias = tuple[int, int, int, int, float, bool, int, bool]
+Row: TypeAlias = tuple[int, int, int, int, float, bool, int]
 
 # Nodes by which segments may grow, each takes 15 microseconds; and how many states of a position segments may always
 # start in: NASNet and U-Net have up to 32.
@@ -43,7 +43,6 @@ class Steps(NamedTuple):
     work: NDArray[Any]  # work of a replay
     kept: NDArray[np.bool_]  # whether the step is a node that is kept, and no segment
     host: NDArray[np.int64]  # bytes that a segment stores on the host, in place of `added`
-    selective: NDArray[np.bool_]  # whether the replay of a segment takes over dear products
 
 
 class FlatPlans:
@@ -56,11 +55,11 @@ class FlatPlans:
     def __init__(self, graph: Graph, limit: int, places: Collection[int] | None = None, host: bool = False) -> None:
         self.graph, self._host = graph, host
         self._buffers = b = Buffers.of(graph)
-        self._costs = SegmentCosts(b, node_work(graph)[0])
+        self._costs = SegmentCosts(b, node_work(graph))
         self.limit = limit
         n = len(graph)
         chosen = range(n) if places is None else frozenset(places)
-        self._may_cut = [*(b.may_start[i] and i in chosen for i in range(n)), True]
+        self._may_cut = [*(i in chosen for i in range(n)), True]
         self._live_across = [sum(1 << x for x in numbers if b.size[x]) for numbers in b.live_across]
         # What the least bytes held in a state leave of the limit is all that is worth looking at there.
         self._found = found = States(b.size, n + 1, host)
@@ -121,23 +120,23 @@ class FlatPlans:
         if most > room:
             return
         target = self._found.number(segment.end, (state.held | segment.inputs) & self._live_across[segment.end])
-        yield target, most, back, added, segment.work, False, 0, segment.selective
+        yield target, most, back, added, segment.work, False, 0
         host = sum(self._buffers.size[x] for x in members(segment.inputs)) if self._host else 0
         if host:
             target = self._found.number(segment.end, state.held & self._live_across[segment.end])
-            yield target, most, back, added - host, segment.work, False, host, segment.selective
+            yield target, most, back, added - host, segment.work, False, host
 
     def _keep(self, state: State, held: frozenset[int]) -> Row:
         """The step over one node that is kept, as the values of `Steps`."""
         b, position = self._buffers, state.position
         new = [x for x in b.saved[position] if x not in held]
-        added = sum(b.size[x] for x in new) + b.internal_bytes[position]
-        need, back = self._costs.live(position, held) + self._costs.saving_peak[position], 0
+        added = sum(b.size[x] for x in new)
+        need, back = self._costs.live(position, held) + b.forward_peak[position], 0
         gradient_bytes = b.gradient_bytes_at[position]
         if gradient_bytes is not None:
             back = added + gradient_bytes + b.backward_peak[position]
         after = (state.held | sum(1 << x for x in new if b.size[x])) & self._live_across[position + 1]
-        return self._found.number(position + 1, after), max(need, back), back, added, 0, True, 0, False
+        return self._found.number(position + 1, after), max(need, back), back, added, 0, True, 0
 
     def path(self, row_at: Callable[[int], int]) -> Path:
         """The path of a whole plan that takes this row of the steps at each state."""
@@ -163,7 +162,7 @@ class FlatPlans:
         for state, row in path:
             steps = self.steps[state]
             start, end = (self.states[at].position for at in (state, steps.target[row]))
-            how = "keep" if steps.kept[row] else "selective" if steps.selective[row] else "recompute"
+            how = "keep" if steps.kept[row] else "recompute"
             if how == "keep" and pieces and pieces[-1][2] == "keep":
                 start, _, _ = pieces.pop()
             pieces.append((start, end, how))

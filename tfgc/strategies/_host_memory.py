@@ -9,7 +9,6 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
 from tfgc._simulate import simulator
-from tfgc._simulate.work import node_work
 from tfgc._units import format_bytes, parse_bytes
 
 
@@ -25,15 +24,15 @@ class HostMemory:
     def of(cls, graph: Graph, host_budget: Any, bandwidth: Any, speed: Any) -> Self:
         """Check the options of a strategy, which are those of `hybrid`.
 
-        Raise `OptionError` if a number is not positive, work is counted in flops and `speed` is missing, or the host
-        may not hold the smallest checkpoint.
+        Raise `OptionError` if a number is not positive, `speed` is missing, or the host may not hold the smallest
+        checkpoint.
         """
         budget = None if host_budget is None else _byte_count("host_budget", host_budget)
         if budget is not None:
             _check_room(graph, budget, host_budget)
         options = {"host_budget": budget, "bandwidth": bandwidth, "speed": speed}
         given = {name: value for name, value in options.items() if value is not None}
-        return cls(budget, _link(graph, bandwidth, speed), given)
+        return cls(budget, _link(bandwidth, speed), given)
 
     def allows(self, graph: Graph, plan: Plan) -> bool:
         """Whether what a plan stores on the host is within the budget at all times."""
@@ -50,19 +49,15 @@ def _check_room(graph: Graph, budget: int, given: Any) -> None:
         )
 
 
-def _link(graph: Graph, bandwidth: Any, speed: Any) -> float | None:
+def _link(bandwidth: Any, speed: Any) -> float | None:
     if bandwidth is None:
         if speed is not None:
             raise OptionError(f"speed={speed!r} says nothing without the link's bandwidth: give bandwidth= as well")
         return None
-    _, unit = node_work(graph)
     per_second = _byte_count("bandwidth", bandwidth)
-    if unit == "s":
-        return float(per_second)
     if speed is None:
         raise OptionError(
-            f"bandwidth={bandwidth!r} is in bytes a second, and this plan counts flops: give speed= in flops a second, "
-            "or measure=True"
+            f"bandwidth={bandwidth!r} is in bytes a second, and plans count flops: give speed= in flops a second"
         )
     if isinstance(speed, bool) or not isinstance(speed, (int, float)) or not 0 < speed < math.inf:
         raise OptionError(f"speed={speed!r} is not a number of flops a second: give one such as 1e13")

@@ -34,7 +34,7 @@ class HostPlans:
         self._host_budget = np.inf if host.budget is None else host.budget
         self._work_per_byte = 0.0 if host.link is None else 1 / host.link
         self._position = np.array([state.position for state in plans.states])
-        works, _ = node_work(plans.graph)
+        works = node_work(plans.graph)
         self._forward = np.concatenate([[0.0], np.cumsum([work.forward for work in works])])
         self._backward = np.concatenate([[0.0], np.cumsum([work.backward for work in works])])
 

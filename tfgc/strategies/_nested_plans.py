@@ -4,7 +4,7 @@ After rotor (Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, arXiv:1911.13214)
 order. A *pass* from position i to j runs forward and then backward. It either keeps the first unit of nodes and
 continues after it, or runs a segment forward without saving anything, continues after that, and then makes a pass over
 the segment itself. What a pass costs depends on i, j, the memory left, and on which of its inputs are held for others
-anyway. A selective replay, which is not split again, is a pass of its own.
+anyway.
 
 Memory is counted in slots, rounded to the nearest: the front says what a plan should need, `_simulate.simulator` what
 it does need. Where all byte counts are multiples of a slot, as in small graphs, the result is exact.
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 from tfgc._core.pieces import Piece
-from tfgc._simulate.work import node_work, takes_over_products
+from tfgc._simulate.work import node_work
 from tfgc.strategies._flat_paths import slot_bytes
 from tfgc.strategies._passes import Option, Pass, PassLiveness, Replayed
 from tfgc.strategies._segment_costs import SegmentCosts
@@ -37,17 +37,17 @@ class NestedPlans:
 
     def __init__(self, graph: Graph, positions: Sequence[int], most: int) -> None:
         self._buffers = b = Buffers.of(graph)
-        self._work, _ = node_work(graph)
-        self._costs = costs = SegmentCosts(b, self._work)
-        self._forward_peak = np.array(costs.forward_peak)
+        self._work = node_work(graph)
+        self._costs = SegmentCosts(b, self._work)
+        self._forward_peak = np.array(b.forward_peak)
         self._forward_work = np.array([work.forward for work in self._work])
         self._ends = [*positions, len(graph)]
         self._next = dict(itertools.pairwise(self._ends))
         self._size = np.array(b.size)
         self._liveness = PassLiveness(b)
         gradients = [count or 0 for count in b.gradient_bytes_at]
-        counts = [b.size, b.internal_bytes, b.selective_bytes, gradients, b.pending_gradient_bytes, b.backward_peak]
-        self._slot = slot_bytes([*counts, costs.saving_peak, costs.selective_peak, costs.forward_peak], most)
+        counts = [b.size, gradients, b.pending_gradient_bytes, b.backward_peak, b.forward_peak]
+        self._slot = slot_bytes(counts, most)
         self.slots = int(-(-most // self._slot)) + 1
         self._left = np.arange(self.slots)
         self._replayed: dict[tuple[int, int, frozenset[int]], Replayed] = {}
@@ -100,9 +100,7 @@ class NestedPlans:
 
     def _replay_first(self, part: Pass) -> list[Option]:
         """The options to run a segment forward now, and to make a pass over it at the end."""
-        b, (start, end, held, first, _) = self._buffers, part
-        if part.selective:
-            return []
+        start, end, held, first = part
         # To run what comes last again is of use only if the loss comes between.
         most = min(self._costs.replayable_until[start], end if first else end - 1)
         stops = [stop for stop in self._ends if self._next[start] <= stop <= most]
@@ -128,11 +126,6 @@ class NestedPlans:
             behind = (held | segment.inputs) & self._liveness.inputs(stop, end, first)
             rest = self._solve(Pass(stop, end, behind, first))
             options.append(Option(peak[ran - 1], segment.bytes, rest, segment.row, work[ran - 1], stop))
-            if first and takes_over_products(b, range(start, stop)):
-                products = np.array(b.selective_before[start : stop + 1]) - b.selective_before[start]
-                most, added = int((late[:ran] + products[:-1]).max()), segment.bytes + int(products[-1])
-                replay = self._solve(Pass(start, stop, segment.inside, False, selective=True))
-                options.append(Option(most, added, rest, replay, work[ran - 1], stop, selective=True))
         return options
 
     def _segment(self, start: int, stop: int, held: frozenset[int]) -> Replayed:
@@ -147,30 +140,26 @@ class NestedPlans:
 
     def _keep_first(self, part: Pass) -> Option:
         """The option to keep the first unit of nodes, and to continue behind it."""
-        b, (start, end, held, first, selective) = self._buffers, part
-        stop, costs = self._next[start], self._costs
-        peaks = costs.selective_peak if selective else costs.saving_peak
+        b, (start, end, held, first) = self._buffers, part
+        stop = self._next[start]
         last_use, live, runs = self._liveness.of(end, first)
         saved: dict[int, int] = {}
-        internal = need = 0
+        need = 0
         work: float = 0
         for i in range(start, stop):
             if runs[i]:
-                alive = live[i] - sum(b.size[x] for x in held if last_use[x] >= i) + internal
+                alive = live[i] - sum(b.size[x] for x in held if last_use[x] >= i)
                 alive += sum(size for x, size in saved.items() if last_use[x] < i)
-                alive += (b.selective_before[end] - b.selective_before[i]) * selective
-                need = max(need, alive + peaks[i] + self._pending(part))
-                ran = self._work[i]
-                work += ran.selective if selective else ran.forward
+                need = max(need, alive + b.forward_peak[i] + self._pending(part))
+                work += self._work[i].forward
             saved.update((x, b.size[x]) for x in b.saved[i] if x not in held)
-            internal += b.internal_bytes[i]
             gradient_bytes = b.gradient_bytes_at[i]
             if gradient_bytes is not None:
-                need = max(need, sum(saved.values()) + internal + gradient_bytes + b.backward_peak[i])
+                need = max(need, sum(saved.values()) + gradient_bytes + b.backward_peak[i])
                 work += self._work[i].backward
         behind = (held | frozenset(saved)) & self._liveness.inputs(stop, end, first)
-        rest = self._solve(Pass(stop, end, behind, first, selective))
-        return Option(need, sum(saved.values()) + internal, rest, None, work, stop)
+        rest = self._solve(Pass(stop, end, behind, first))
+        return Option(need, sum(saved.values()), rest, None, work, stop)
 
     def _choose(
         self, options: Sequence[Option], need: NDArray[np.int64], added: NDArray[np.int64], slots: int
@@ -202,8 +191,7 @@ class NestedPlans:
             stop = option.stop
             if option.replay is not None:
                 inner = self._pieces(option.replay, start, slot)
-                whole = "selective" if option.selective else "recompute"
-                pieces.append((start, stop, inner if len(inner) > 1 else whole))
+                pieces.append((start, stop, inner if len(inner) > 1 else "recompute"))
             else:
                 kept_from = pieces.pop()[0] if pieces and pieces[-1][2] == "keep" else start
                 pieces.append((kept_from, stop, "keep"))

@@ -16,7 +16,6 @@ class Pass(NamedTuple):
     end: int
     held: frozenset[int]  # those of its inputs that are held for others
     first: bool  # whether it is part of the first pass, with the loss at its end, and not of a replay
-    selective: bool = False  # whether it is a replay that takes over dear products, and is not split again
 
 
 @dataclasses.dataclass(slots=True)
@@ -29,7 +28,6 @@ class Option:
     replay: int | None  # that of the pass over the segment itself; None if its nodes are kept
     work: float  # work of the nodes that run
     stop: int  # position where the rest begins
-    selective: bool = False  # whether the replay takes over dear products, which are among those added
 
 
 class Replayed(NamedTuple):

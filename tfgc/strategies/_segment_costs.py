@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tfgc._core.buffers import Buffers
-from tfgc._simulate.work import NodeWork, takes_over_products
+from tfgc._simulate.work import NodeWork
 from tfgc.strategies._segment_peaks import FirstPass, Replay
 
 
@@ -21,28 +21,20 @@ class SegmentCost(NamedTuple):
     end: int  # position after its last node
     forward_peak: int  # most bytes at once in the first pass
     replay_peak: int  # most bytes at once in the replay and its backward pass
-    captured_bytes: int  # bytes of its inputs, and of products that the replay takes over
+    captured_bytes: int  # bytes of its inputs
     inputs: int  # buffers, as the bits of a number
     work: float  # work of the replay's forward part
-    selective: bool = False  # whether the replay takes over dear products
 
 
 class SegmentCosts:
     """Sweeps the segments of a graph.
 
-    Peaks of a node are most bytes at once that it allocates, less what it overwrites in place: in a forward pass that
-    saves nothing, in one that saves what its backward pass reads, and in such a replay that takes over dear products.
     `replayable_until` is for each position the end of the longest segment from there on that can be run twice.
     """
 
     def __init__(self, buffers: Buffers, works: Sequence[NodeWork]) -> None:
         self.buffers = b = buffers
         self.work = [work.forward for work in works]
-        self.selective_work = [work.selective for work in works] if any(b.selective_bytes) else None
-        made = [sum(b.size[x] for x in outputs) if b.in_place[i] else 0 for i, outputs in enumerate(b.outputs)]
-        self.forward_peak = [max(0, peak - m) for peak, m in zip(b.forward_peak, made)]
-        self.saving_peak = [max(0, peak - m) for peak, m in zip(b.saving_peak, made)]
-        self.selective_peak = [max(0, peak - m) for peak, m in zip(b.selective_peak, made)]
         self.replayable_until = runs_until([cost.obstacle is None for cost in b.graph.costs])
         n = len(b.graph)
         self._newly_replayed: list[list[int]] = [[] for _ in range(n + 2)]
@@ -60,13 +52,13 @@ class SegmentCosts:
         return self._live[position] - sum(b.size[x] for x in held if b.last_read[x] >= position)
 
     def sweep(self, start: int, held: frozenset[int], limit: float) -> Iterator[SegmentCost]:
-        """Yield a `SegmentCost` for each end, and a selective one, as long as no more than `limit` bytes are needed."""
+        """Yield a `SegmentCost` for each end, as long as no more than `limit` bytes are needed."""
         growing = _GrowingSegment(self, self._live, start, held)
         for end in range(start + 1, self.replayable_until[start] + 1):
             growing.extend(end, [i for i in self._newly_replayed[end] if i >= start])
             if growing.least > limit:
                 return
-            yield from growing.costs(end)
+            yield growing.cost(end)
 
 
 def runs_until(flags: Sequence[bool]) -> list[int]:
@@ -84,9 +76,8 @@ class _GrowingSegment:
         self._buffers = b = costs.buffers
         self._start, self._held = start, held
         self._inputs = 0  # as the bits of a number
-        self._input_bytes = self._product_bytes = 0
-        self._first_pass = FirstPass(b, costs.forward_peak, live, start, held)
-        self._replay = Replay(b, costs.saving_peak, costs.work, start, costs.selective_peak, costs.selective_work)
+        self._input_bytes = 0
+        self._first_pass, self._replay = FirstPass(b, live, start, held), Replay(b, costs.work, start)
 
     @property
     def least(self) -> int:
@@ -110,18 +101,11 @@ class _GrowingSegment:
                 self._replay.save(number, node)
         self._replay.run(node, newly_replayed, first)
         self._first_pass.run(node)
-        self._product_bytes += b.selective_bytes[node]
 
-    def costs(self, end: int) -> Iterator[SegmentCost]:
+    def cost(self, end: int) -> SegmentCost:
         """What it needs that ends there now."""
-        first, replay, inputs = self._first_pass, self._replay, self._inputs
-        products, captured = self._product_bytes, self._input_bytes
-        peak = replay.peak(end, replay.forward_peak)
-        yield SegmentCost(end, first.peak, peak, captured, inputs, replay.work)
-        if products and takes_over_products(self._buffers, range(self._start, end)):
-            peak = replay.peak(end, replay.selective_peak + products)
-            work = replay.selective_work
-            yield SegmentCost(end, first.selective_peak, peak, captured + products, inputs, work, selective=True)
+        replay = self._replay
+        return SegmentCost(end, self._first_pass.peak, replay.peak(end), self._input_bytes, self._inputs, replay.work)
 
     def _use(self, number: int, at: int) -> int:
         """Read a buffer that is not held at node `at` of the replay; return the first node where more is alive."""

@@ -1,7 +1,4 @@
-"""What a segment needs while its end moves on: the peak of its first pass, and that of its replay.
-
-Each peak is also that of the segment as a selective one, which stores dear products from its first pass on.
-"""
+"""What a segment needs while its end moves on: the peak of its first pass, and that of its replay."""
 
 import itertools
 from collections.abc import Sequence
@@ -12,11 +9,8 @@ from tfgc._core.buffers import Buffers
 class FirstPass:
     """The peak of the first pass, in which captured inputs stay after their last use."""
 
-    def __init__(
-        self, b: Buffers, forward_peak: Sequence[int], live: Sequence[int], start: int, held: frozenset[int]
-    ) -> None:
-        self._size, self._last_read, self._forward_peak = b.size, b.last_read, forward_peak
-        self._product_bytes = b.selective_before
+    def __init__(self, b: Buffers, live: Sequence[int], start: int, held: frozenset[int]) -> None:
+        self._size, self._last_read, self._forward_peak = b.size, b.last_read, b.forward_peak
         self._live, self._start = live, start
         self._held = [0] * (len(b.graph) + 1)  # bytes of held buffers that nodes from each one on read
         for x in held:
@@ -25,7 +19,7 @@ class FirstPass:
         self._staying: list[int] = []  # for each node, bytes of captured inputs after their last use
         self._staying_now = 0
         self._last_uses: dict[int, int] = {}  # bytes of captured inputs, by the position after their last use
-        self.peak = self.selective_peak = 0  # most bytes at once; the same where dear products stay, too
+        self.peak = 0  # most bytes at once
 
     def add(self, node: int) -> None:
         self._staying_now += self._last_uses.pop(node, 0)
@@ -43,31 +37,20 @@ class FirstPass:
 
     def run(self, node: int) -> None:
         alive = self._live[node] + self._staying[node - self._start] - self._held[node]
-        need = alive + self._forward_peak[node]
-        products = self._product_bytes[node] - self._product_bytes[self._start]
-        self.peak, self.selective_peak = max(self.peak, need), max(self.selective_peak, need + products)
+        self.peak = max(self.peak, alive + self._forward_peak[node])
 
 
 class Replay:
     """The replay, which saves what its backward pass reads, and that backward pass.
 
     The peaks of both parts are most bytes at once, without gradients that wait meanwhile; work is that of the forward
-    part. `selective_peak` and `selective_work` are those of a forward part that takes over dear products; the
-    peak without products of the nodes from its start on, which are there until they are read.
+    part.
     """
 
-    def __init__(
-        self,
-        b: Buffers,
-        peaks: Sequence[int],
-        work: Sequence[float],
-        start: int,
-        selective_peaks: Sequence[int],
-        selective_work: Sequence[float] | None,
-    ) -> None:
+    def __init__(self, b: Buffers, work: Sequence[float], start: int) -> None:
         self._buffers = b
         self._size, self._producer, self._ends = b.size, b.producer, b.first_replay_end
-        self._peaks, self._node_work, self._start = peaks, work, start
+        self._peaks, self._node_work, self._start = b.forward_peak, work, start
         self._alive: list[int] = []  # bytes before each node
         self._last_use: dict[int, int] = {}  # of each buffer
         self._saved_at: dict[int, int] = {}  # the first node that saves each buffer
@@ -75,9 +58,6 @@ class Replay:
         self._runs = False
         self.forward_peak = self.backward_peak = 0
         self.work: float = 0
-        self._selective_peaks, self._selective_node_work = selective_peaks, selective_work
-        self.selective_peak = 0
-        self.selective_work: float = 0
 
     def add(self, node: int) -> None:
         self._alive.append(self._saved_bytes)
@@ -101,7 +81,6 @@ class Replay:
     def run(self, node: int, newly_replayed: Sequence[int], first: int) -> None:
         """Run the last node; more than before is alive at the nodes `newly_replayed` and from `first` on."""
         b, start, alive, peaks = self._buffers, self._start, self._alive, self._peaks
-        self._saved_bytes += b.internal_bytes[node]
         peak = self.forward_peak
         for i in newly_replayed:
             self._runs = True
@@ -114,13 +93,8 @@ class Replay:
         gradient_bytes = b.gradient_bytes_at[node]
         if gradient_bytes is not None:
             self.backward_peak = max(self.backward_peak, self._saved_bytes + gradient_bytes + b.backward_peak[node])
-        if self._selective_node_work is not None:
-            self.selective_work += sum(self._selective_node_work[i] for i in newly_replayed)
-            for i in (*newly_replayed, *(i for i in range(first, node + 1) if self._ends[i] <= node + 1)):
-                need = alive[i - start] + self._selective_peaks[i] - b.selective_before[i]
-                self.selective_peak = max(self.selective_peak, need + b.selective_before[start])
 
-    def peak(self, end: int, forward_peak: int) -> int:
-        """Most bytes at once, with so many in the forward part and gradients that wait for a segment up to `end`."""
-        waiting = forward_peak + self._buffers.pending_gradient_bytes[end] if self._runs else 0
+    def peak(self, end: int) -> int:
+        """Most bytes at once, gradients that wait for a segment up to `end` among them."""
+        waiting = self.forward_peak + self._buffers.pending_gradient_bytes[end] if self._runs else 0
         return max(waiting, self.backward_peak)

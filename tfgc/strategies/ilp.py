@@ -3,8 +3,7 @@
 After Checkmate (Jain et al. 2020, arXiv:1910.02653), over the plans that tfgc runs: kept and recomputed segments of the
 graph's order. A path through the states of `_flat_plans` is chosen, with the bytes held along it; each step of the path
 must fit. Solved by HiGHS through SciPy under a time limit; the plan's options hold the optimality gap that is left when
-it ends. Exact where the gap is 0, for a budget in buffers; `tfgc.plan` tries budgets that fall by 4 % until the
-allocator can serve the plan, too.
+it ends. Exact where the gap is 0.
 """
 
 import dataclasses
@@ -26,7 +25,7 @@ from tfgc.strategies._flat_plans import FlatPlans, Path, Steps
 def plan(graph: Graph, *, budget: int, time_limit: float = 60) -> Plan:
     """Return the plan of least work under `budget` bytes, weights left out.
 
-    Each solution is searched for at most `time_limit` seconds; `tfgc.plan` asks for several.
+    Each solution is searched for at most `time_limit` seconds.
 
     Example:
         >>> import keras, tfgc

@@ -5,20 +5,15 @@ dynamic programming. Here a state is a position together with those buffers that
 still read: a buffer in several cuts is stored once, and is counted once. Segments may be kept where that stores less
 than running them again (an addition saves nothing).
 
-Guarantee: no plan of kept and recomputed segments without nesting, and without cuts between a node and one that
-overwrites its output, has a lower predicted peak. Among equal peaks one of least work is taken, exactly so where all
-byte counts are multiples of 1/512 of the peak, else about. O(n w) sweeps of segments up to w nodes long, w being what
-fits under the peak of `sqrt`.
-
-XLA lays out all buffers in one heap, with gaps between them. For it the plan of the smallest heap is taken, of some
-whose peak is at most a tenth above the least.
+Guarantee: no plan of kept and recomputed segments without nesting has a lower predicted peak. Among equal peaks one of
+least work is taken, exactly so where all byte counts are multiples of 1/512 of the peak, else about. O(n w) sweeps of
+segments up to w nodes long, w being what fits under the peak of `sqrt`.
 
 Where many branches run side by side, as in MIRNet, the sets of buffers held are too many to look at all of them. Then
 segments start at 100 places alone, chosen as by `budget`, and the plan's options say `coarsened`. If that is still more
 than `_flat_plans` affords, they say which part of the sets was `searched`.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from tfgc import strategies
@@ -26,15 +21,13 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._simulate import simulator
 from tfgc.strategies import _cut_places
-from tfgc.strategies._flat_paths import front, least_peak, least_peak_bytes, spread
+from tfgc.strategies._flat_paths import least_peak, least_peak_bytes
 from tfgc.strategies._flat_plans import FlatPlans
 from tfgc.strategies._frontier import Frontier
 
 _PLACES = 100
 # Graphs with more states than this at so many places keep to these: all places would take minutes or more.
 _MOST_STATES = 5000
-# Of the least peak, and how many plans up to that are laid out as XLA does.
-_NEAR, _NEAR_PLANS = 1.1, 32
 
 
 def plan(graph: Graph) -> Plan:
@@ -67,19 +60,7 @@ def plan(graph: Graph) -> Plan:
     found = [] if path is None else [plans.plan(path, strategy="optimal", options=options)]
     if "searched" in options:  # The simple plan may be among what was left out.
         found.append(Plan.from_cuts(graph, cuts, strategy="optimal", options=options))
-    best = Frontier(graph, found).plans[0]
-    return _of_least_heap(graph, best, chosen) if graph.xla else best
-
-
-def _of_least_heap(graph: Graph, best: Plan, places: Sequence[int]) -> Plan:
-    """The plan that XLA lays out in the smallest heap, of those that need little more at once than the best one."""
-    most = int(_NEAR * simulator.predict(graph, best).peak_bytes)
-    near, plans = FlatPlans(graph, most, places), [best]
-    if len(near.states) <= _MOST_STATES:
-        paths = spread(front(near, most), _NEAR_PLANS)
-        plans += [near.plan(path, strategy="optimal", options=best.options) for path in paths]
-    steps = [simulator.estimate(graph, each, 0) for each in plans]
-    return min(zip(steps, plans), key=lambda pair: (pair[0].needed_bytes, pair[0].work))[1]
+    return Frontier(graph, found).plans[0]
 
 
 def _counts(n: int) -> list[int]:

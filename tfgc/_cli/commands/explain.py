@@ -48,20 +48,7 @@ def _with_figures(
     example: Any = None,
 ) -> Plan:
     """A saved plan with its figures for this batch."""
-    from tfgc._planning import ahead, annotated, budgets
-    from tfgc._planning.node_plans import NodePlans
-    from tfgc._tracing import keras_graph
+    from tfgc._planning import ahead
 
-    measure, mode, optimizer = costs["measure"], costs["mode"], costs["optimizer"]
-    if plan.operations or ahead.applies_to(model):
-        plans = ahead.plans_for(model, batch_size, example, mode, input_shapes)
-    else:
-        plan.check(keras_graph.read(model))
-        graph = annotated.graph_of(
-            model, batch_size, input_shapes, None, measure=measure, whole_step=True, optimizer=optimizer,
-            xla=mode == "xla",
-        )  # fmt: skip
-        plans = NodePlans(graph)
-    fixed, budget = budgets.fixed_bytes(model, optimizer), plan.outlook and plan.outlook.budget_bytes
-    needed, plain = plans.estimate(plan, fixed).needed_bytes, plans.plain_bytes(fixed)
-    return budgets.promised(plans.with_figures(plan), needed, plain, budget)
+    plans = ahead.plans_for(model, batch_size, example, costs["mode"], input_shapes, optimizer=costs["optimizer"])
+    return plans.with_figures(plan)

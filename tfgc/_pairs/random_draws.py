@@ -5,13 +5,10 @@ So what they drew is stored, and replaces the operation when the function runs a
 are three numbers: the counter that it skipped to.
 """
 
-import contextlib
 import math
 from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
-
-from tfgc._framework import operation_hooks
 
 # Those through which no gradient flows: RandomGamma has one for its shape parameter.
 TYPES = frozenset(
@@ -31,12 +28,6 @@ def draws(operations: Iterable[tf.Operation]) -> bool:
 def is_seeded(op_type: str) -> bool:
     """Whether operations of a type draw random numbers from a seed, or prepare that."""
     return op_type.startswith(_SEEDED)
-
-
-def alike_in_both_runs() -> contextlib.AbstractContextManager:
-    """A context for each run of a function, in which what is drawn from a seed is drawn by TensorFlow's own kernels."""
-    # XLA draws other numbers from it, and which operations of a graph get into its automatic clusters differs by run.
-    return operation_hooks.outside_clusters(is_seeded)
 
 
 def too_large(operations: Sequence[tf.Operation], share: float = SHARE) -> tf.Operation | None:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfgc._error_texts import one_line
 from tfgc._framework import private_api
-from tfgc._pure import random_draws
+from tfgc._pairs import random_draws
 
 # Stateful by TensorFlow's declaration, yet running them twice is harmless.
 _REPEATABLE = frozenset(
@@ -24,16 +24,6 @@ def obstacle(graph: Any, share: float = random_draws.SHARE) -> str | None:
     """Name the first op that gives another result or effect when run again."""
     # What random operations draw can be stored, if that is no more than a share of what the graph computes.
     return among(graph.get_operations(), in_functions(graph).values(), share)
-
-
-def can_be_copied(graph: Any) -> bool:
-    """Whether a copy of all that a graph holds would do the same: it calls nothing and moves no generator on."""
-    return not graph.as_graph_def().library.function and not any(map(moves_generator, graph.get_operations()))
-
-
-def moves_generator(op: tf.Operation) -> bool:
-    """Whether an operation draws from a `tf.random.Generator`, which is a variable that no argument gives."""
-    return op.type == "RngReadAndSkip"
 
 
 def among(operations: Sequence[tf.Operation], called: Iterable[str], share: float = random_draws.SHARE) -> str | None:

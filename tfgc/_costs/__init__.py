@@ -1,1 +1,0 @@
-"""What each node computes and saves for its backward pass, read from TensorFlow's own gradient graphs."""

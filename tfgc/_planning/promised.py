@@ -1,0 +1,55 @@
+"""What was planned for a call or a step of a model, and what it promises there."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from tfgc._core.plan import Plan
+from tfgc._errors import InfeasibleBudgetError
+from tfgc._planning.batch_specs import Shapes
+from tfgc._planning.request import Request
+from tfgc._units import check_budget
+
+Planned = TypeVar("Planned")
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedStep:
+    """A plan for one call, and what it promises there, as `tfgc.PlanStatus` says it.
+
+    `shapes` are those of what the model was given.
+    """
+
+    plan: Plan
+    mode: str
+    batch_size: int | None
+    predicted_bytes: int | None
+    plain_bytes: int | None
+    overhead: float | None
+    seconds: float
+    unchanged: str | None = None
+    shapes: Shapes = ()
+    measured_bytes: int | None = None  # what a step was measured to need
+    is_asked_for: bool = False  # whether a budget or a strategy says how a step is planned that is planned as a whole
+
+    def by(self, plan: Plan, predicted_bytes: int) -> "PlannedStep":
+        """The step by another plan."""
+        overhead = None if plan.outlook is None else plan.outlook.overhead
+        return dataclasses.replace(self, plan=plan, predicted_bytes=predicted_bytes, overhead=overhead)
+
+
+def in_share(
+    plan: Callable[[Request], Planned], request: Request, earlier: Iterable[PlannedStep], shapes: Shapes
+) -> Planned:
+    """Call `plan`; where a share of the plain step is too little, with that of an earlier step on such inputs.
+
+    What is frozen while a model trains makes its plain step smaller, and so a share of it.
+    """
+    try:
+        return plan(request)
+    except InfeasibleBudgetError:
+        share = None if request.budget is None else check_budget(request.budget)
+        before = [step.plain_bytes for step in earlier if step.shapes == shapes and step.plain_bytes]
+        if share is None or not before:
+            raise
+        return plan(dataclasses.replace(request, budget=int(share * max(before))))

@@ -1,1 +1,0 @@
-"""A call of TensorFlow or Keras code as a pure function of tensors."""
