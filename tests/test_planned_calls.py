@@ -174,6 +174,20 @@ def test_weights_that_nobody_asks_for_have_no_gradient_made():
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "use", [lambda model: tfgc.enable(model, verbose=0).call, tfgc.recompute], ids=["enabled", "function"]
+)
+def test_a_loop_over_arrays_is_traced_once(use):
+    x, model, made = np.asarray(X), net(), []
+    call = use(model)
+    model.layers[1].call = lambda x, call=model.layers[1].call: made.append(1) or call(x)
+    for _ in range(3):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(call(x, training=True))
+        tape.gradient(loss, model.trainable_variables)
+    assert len(made) == 1
+
+
 def test_a_larger_batch_is_planned_again_within_a_budget(capsys):
     model = fresh(net)
     tfgc.enable(model, budget="20MB")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
@@ -60,6 +61,7 @@ class Pairs:
     ) -> None:
         self._fn, self._name, self._code, self._plan = fn, name, code or Code(fn), plan
         self._slices = slices
+        self._of_keras = isinstance(getattr(fn, "__self__", fn), keras.Layer)
         self._is_bounded, self._otherwise = is_bounded, otherwise or fn
         self.obstacle: str | None = None
         self._known: RecentlyUsed[Any, list[Pair]] = RecentlyUsed(_MOST_KNOWN)
@@ -74,6 +76,8 @@ class Pairs:
 
     def run(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Pair | None]:
         """What a call returns, and the pair that ran it, if one did."""
+        if self._of_keras:  # Functional models make tensors of arrays themselves, and are traced with these.
+            args, kwargs = tf.nest.map_structure(_as_tensor, (args, kwargs))
         scope = private_api.stateless_scope_here()
         if scope is None:
             return self._run(self._fn, args, kwargs)
@@ -147,3 +151,7 @@ class Pairs:
             how = "recomputed part by part" if run is not fn else "not recomputed"
             warn(f"{self._name} is {how}: {obstacle}.", NotReplayableWarning)
         return run(*args, **kwargs)
+
+
+def _as_tensor(value: Any) -> Any:
+    return tf.convert_to_tensor(value) if isinstance(value, np.ndarray | np.generic) else value

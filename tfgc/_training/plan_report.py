@@ -65,7 +65,7 @@ def planned(model: keras.Model, plan: Callable[[], Made], *, verbose: bool | Non
 
 
 def report(name: str, made: PlannedStep, *, verbose: bool | None) -> None:
-    """Warn where nothing is gained that was not asked for; else print a line, unless it is not wanted; None: neither."""
+    """Warn where nothing is gained that was not asked for, else print a line if wanted; `verbose=None`: neither."""
     if verbose is None:
         return
     if made.unchanged is not None and not made.is_asked_for:
