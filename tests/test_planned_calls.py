@@ -175,7 +175,9 @@ def test_weights_that_nobody_asks_for_have_no_gradient_made():
 
 
 @pytest.mark.parametrize(
-    "use", [lambda model: tfgc.enable(model, verbose=0).call, tfgc.recompute], ids=["enabled", "function"]
+    "use",
+    [lambda m: tfgc.enable(m, verbose=0).call, tfgc.recompute, lambda m: tfgc.recompute(lambda *a, **k: m(*a, **k))],
+    ids=["enabled", "model", "function"],
 )
 def test_a_loop_over_arrays_is_traced_once(use):
     x, model, made = np.asarray(X), net(), []

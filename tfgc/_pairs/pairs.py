@@ -61,7 +61,6 @@ class Pairs:
     ) -> None:
         self._fn, self._name, self._code, self._plan = fn, name, code or Code(fn), plan
         self._slices = slices
-        self._of_keras = isinstance(getattr(fn, "__self__", fn), keras.Layer)
         self._is_bounded, self._otherwise = is_bounded, otherwise or fn
         self.obstacle: str | None = None
         self._known: RecentlyUsed[Any, list[Pair]] = RecentlyUsed(_MOST_KNOWN)
@@ -76,8 +75,6 @@ class Pairs:
 
     def run(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Pair | None]:
         """What a call returns, and the pair that ran it, if one did."""
-        if self._of_keras:  # Functional models make tensors of arrays themselves, and are traced with these.
-            args, kwargs = tf.nest.map_structure(_as_tensor, (args, kwargs))
         scope = private_api.stateless_scope_here()
         if scope is None:
             return self._run(self._fn, args, kwargs)
@@ -89,7 +86,8 @@ class Pairs:
         return call.finish(*made), pair
 
     def _run(self, fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Pair | None]:
-        packing = Packing(self._slices.as_tensors((args, kwargs)) if self._slices else (args, kwargs))
+        given = tf.nest.map_structure(_as_tensor, (args, kwargs))  # as a `tf.function` does
+        packing = Packing(given)
         tensors = packing.take_tensors()
         try:
             pair = self._pair(fn, packing, tensors)

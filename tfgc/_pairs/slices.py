@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfgc._error_texts import one_line
@@ -24,11 +23,6 @@ class Slices:
     def __init__(self, slices: int, name: str) -> None:
         self._slices, self._name = slices, name
         self._checks = slices_check.Checks(name)
-
-    @staticmethod
-    def as_tensors(arguments: Any) -> Any:
-        """The arguments, arrays of NumPy as tensors, which are cut."""
-        return tf.nest.map_structure(lambda x: tf.convert_to_tensor(x) if isinstance(x, np.ndarray) else x, arguments)
 
     def shapes(self, packing: Packing) -> Shapes:
         """Those of the tensors of a slice."""
