@@ -56,7 +56,7 @@ class Directions:
         if plan is not None and joint.through and joint.sources:
             planned = plan(first)
             if planned.step.order != first.trace.step.order:  # that runs as TensorFlow orders it, not as traced
-                planned = Planned(joined.with_poolings(planned.step, first.trace.ops), *planned[1:])
+                planned = Planned(joined.with_poolings(planned.step, first.trace.ops), planned.said)
             self.planned, self.segments = planned.said, Segments(first, planned, len(joint.made))
             self.kept = [*self.stateful, *(name for name in self.segments.stored if name not in self.stateful)]
 

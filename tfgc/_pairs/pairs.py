@@ -152,4 +152,4 @@ class Pairs:
 
 
 def _as_tensor(value: Any) -> Any:
-    return tf.convert_to_tensor(value) if isinstance(value, np.ndarray | np.generic) else value
+    return tf.convert_to_tensor(value) if isinstance(value, np.ndarray) else value

@@ -3,8 +3,8 @@
 A caller holds what it gives to a function until that returns, so one function for the whole backward pass would free
 nothing. A new one begins where the copies of a segment do. What each takes for the last time, its caller gives away.
 
-Where checkpoints go to the host, forward is a row of functions, too: what one makes is moved before the next one runs.
-In backward it comes back one function ahead, so that the copy hides behind work.
+A copy to the host or back is a function of its own, and what goes there is dropped before the next one runs. In a graph
+what comes back waits for the function before it, and no other function waits for the copy.
 """
 
 import functools
@@ -20,12 +20,7 @@ from tfgc._pairs.reading import Part, Reading
 from tfgc._pairs.rows import Function
 from tfgc._rewrite.waits import filters
 from tfgc._run import emit
-from tfgc._step.step import Step, Tensor
-
-_XLA = (
-    "the plan stores checkpoints in host memory, and XLA keeps all buffers of a step on one device: leave jit_compile "
-    "out, or use a plan without offload"
-)
+from tfgc._step.step import HOST_COPIES, TO_HOST, Step, Tensor
 
 
 class Planned(NamedTuple):
@@ -34,14 +29,10 @@ class Planned(NamedTuple):
     Attributes:
         step: The step that runs.
         said: What there is to say of it.
-        hosted: Names of what waits for backward in the host's memory.
-        ends: Operations behind which forward ends a function, where something is `hosted`.
     """
 
     step: Step
     said: Any = None
-    hosted: frozenset[str] = frozenset()
-    ends: frozenset[int] = frozenset()
 
 
 class Segments:
@@ -59,7 +50,8 @@ class Segments:
 
     def __init__(self, reading: Reading, planned: Planned, results: int) -> None:
         self._reading, self._step, self._filters = reading, planned.step, filters(planned.step)
-        self._hosted, self._ends, self.gives_away = planned.hosted, planned.ends, True
+        self._moves = {op.name for op in self._step.ops.values() if op.type in HOST_COPIES}
+        self.gives_away = True
         self._results, self._gradients = reading.results[:results], reading.results[results:]
         self._given = {*reading.arguments, *(reading.trace.tensor(name)[0] for name in reading.upstream)}
         self._nodes = {node.name: node for node in emit.definition(reading.trace, self._step, False).node}
@@ -78,7 +70,8 @@ class Segments:
         step, found = self._step, set[int]()
         for i in step.order:
             op = step.ops[i]
-            own = op.segment[0] == len(step.calls) if op.segment else i >= self._reading.start
+            start, made = self._reading.start, op.traced if op.type == TO_HOST else i
+            own = op.segment[0] == len(step.calls) if op.segment else made >= start
             if i not in self._given and (own or any(t[0] in found for t in op.inputs)):
                 found.add(i)
         return found
@@ -91,25 +84,19 @@ class Segments:
         made = [*self._results, *(self._of_name.get(name) or reading.trace.tensor(name) for name in kept)]
         nodes = self._behind([*(t[0] for t in made), *effects], self._given | self._late)
         given = reading.names[: reading.count]
-        if not self._hosted:
+        if not any(self._step.ops[i].type in HOST_COPIES for i in nodes):
             specs = {name: reading.spec(reading.trace.tensor(name)) for name in given}
             return reading.part(self._as_nodes(nodes), wanted, specs, stays=False)
-        parts = [*rows.cut(sorted(nodes, key=step.at.__getitem__), lambda before, _: before in self._ends)]
-        functions = self._functions(parts, made)
+        parts = rows.cut(sorted(nodes, key=step.at.__getitem__), self._moves_between)
+        functions = self._functions([*parts], made)
 
         def run(tensors: Sequence[tf.Tensor]) -> list[Any]:
             if private_api.in_xla():
-                raise UnsupportedModelError(_XLA)
+                raise UnsupportedModelError(host_memory.XLA)
             values: dict[str, Any] = dict(zip(given, tensors))
-            stored: dict[str, Any] = {}
-            for k, function in enumerate(functions):
+            for function in functions:
                 function.run(values)
-                for name in self._hosted & {*function.makes}:
-                    if (host := host_memory.host_of(values[name])) is not None:
-                        stored[name] = host_memory.HostCopy(values[name], host)
-                for name in stored.keys() - {name for later in functions[k + 1 :] for name in later.takes}:
-                    values.pop(name, None)
-            return [stored.get(name, values.get(name)) for name in wanted]
+            return [values[name] for name in wanted]
 
         return run
 
@@ -121,15 +108,12 @@ class Segments:
             make = functools.partial(self._functions, parts, gradients)
             self._known[wanted] = own_replica.in_own_thread(make)
         # One runs behind the other: the copies of a segment wait for nothing else.
-        functions, before = self._known[wanted], list[tf.Tensor]()
-        for function, ahead in zip(functions, [*functions[1:], None]):
-            after = [values[name] for name in function.takes if name not in self._hosted][-1:]
-            for name in (*function.takes, *(ahead.takes if ahead is not None else ())):
-                if isinstance(values.get(name), host_memory.HostCopy):
-                    values[name] = values[name].fetched(after)
+        before = [values[name] for name in self._reading.upstream if self._moves and not tf.executing_eagerly()]
+        for function in self._known[wanted]:
             with tf.control_dependencies(before):
                 function.run(values, self._waiting)
-            before = [] if tf.executing_eagerly() else [values[name] for name in function.makes]
+            if not (tf.executing_eagerly() or self._moves.intersection(function.makes)):
+                before = [values[name] for name in function.makes]
         return [values[self._name(self._gradients[k])] for k in wanted]
 
     def _functions(self, parts: Sequence[Sequence[int]], wanted: Sequence[Tensor]) -> list[Function]:
@@ -141,6 +125,11 @@ class Segments:
             makes = list(map(self._name, sorted(t for t in later if t[0] in inside)))
             given = {self._name(t): self._spec(t) for t in takes}
             last = {self._name(t) for t in takes if t not in later} - kept
+            if (kind := self._step.ops[row[0]].type) in HOST_COPIES:
+                move = host_memory.stored if kind == TO_HOST else host_memory.fetched
+                found.append(Function(list(given), last, makes, lambda tensors, move=move: [move(tensors[0])]))
+                later |= set(takes)
+                continue
             constants = {t[0] for i in row for t in self._step.ops[i].inputs if self._is_constant(t[0])}
             run = self._reading.part(self._as_nodes(inside | constants), makes, given, stays=True)
             found.append(Function(list(given), last, makes, run))
@@ -148,21 +137,25 @@ class Segments:
         return found[::-1]
 
     def _backward_rows(self, gradients: Sequence[Tensor]) -> list[list[int]]:
-        """The operations of each function of backward: of a segment's copies on, or from another hosted tensor on."""
+        """The operations of each function of backward: of a segment's copies on; a copy from the host is one."""
         ops = self._step.ops
         needed = self._behind([t[0] for t in gradients if t[0] in self._late], self._early)
         order = joined.together(self._step, needed, self._late, self._reading.trace.ops)
-        segment, fetched = (), set[Tensor]()
+        segment = ()
 
-        def starts(_: int, i: int) -> bool:
-            nonlocal segment, fetched
+        def starts(last: int, i: int) -> bool:
+            nonlocal segment
+            if self._moves_between(last, i):
+                return True
             before, segment = segment, ops[i].segment or segment
-            read = {t for t in ops[i].inputs if self._name(t) in self._hosted} if self._hosted else set()
-            is_new = segment != before or bool(fetched and read - fetched)
-            fetched = read if is_new else fetched | read
-            return is_new
+            return segment != before
 
         return list(rows.cut(order, starts))
+
+    def _moves_between(self, last: int, number: int) -> bool:
+        """Whether one of two operations, if there are two, copies to the host or back."""
+        ops = self._step.ops
+        return ops[number].type in HOST_COPIES or (last >= 0 and ops[last].type in HOST_COPIES)
 
     def _takes(self, row: Sequence[int]) -> list[Tensor]:
         """What a function of some operations takes."""
@@ -196,5 +189,6 @@ class Segments:
         return self._step.tensor_name(tensor) if tensor[0] in self._step.ops else self._reading.name(tensor)
 
     def _spec(self, tensor: Tensor) -> Any:
-        op = self._step.ops[tensor[0]]
+        while (op := self._step.ops[tensor[0]]).type in HOST_COPIES:
+            tensor = op.inputs[0]
         return self._reading.spec((op.traced if op.segment else tensor[0], tensor[1]))

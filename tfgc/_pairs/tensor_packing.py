@@ -5,6 +5,7 @@ from collections.abc import Collection, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
@@ -163,7 +164,7 @@ class Packing:
         return repr(self._structure), leaves, tuple((spec.dtype, spec.shape.rank) for spec in self.specs)
 
 
-_FLAGS = bool | str | int | float | tf.TypeSpec | None
+_FLAGS = bool | str | int | float | np.generic | tf.TypeSpec | None
 
 
 def _hashable(leaf: Any) -> Hashable:

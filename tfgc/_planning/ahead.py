@@ -2,7 +2,6 @@
 
 import dataclasses
 import reprlib
-from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -12,13 +11,12 @@ from tfgc import strategies
 from tfgc._core.modes import check_predictable
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, UnsupportedModelError, check_int
-from tfgc._framework import host_memory, keras_models, keras_names
-from tfgc._planning import batch_specs, budgets, stand_in, step_plans, step_traces
+from tfgc._framework import keras_models, keras_names
+from tfgc._planning import batch_specs, budgets, stand_in, step_traces
 from tfgc._planning.request import Request
 from tfgc._planning.step_ahead import StepAhead
 from tfgc._step.trace import Trace
 from tfgc._tracing import example_sizes, functional_graphs
-from tfgc.strategies import _host_memory
 
 # Samples of the batch on which a step is traced where none is given; its bytes are then said of one sample.
 NOMINAL_BATCH = 64
@@ -31,41 +29,11 @@ def applies_to(model: Any, example: Any = None) -> bool:
 
 def chosen(plans: StepAhead, request: Request) -> Plan:
     """The plan of a step that a request asks for."""
-    if not step_plans.can_follow(request.strategy, request.options):
-        raise names_layers(plans.model, request)
     strategy = request.strategy or ("optimal" if request.budget is None else "budget")
     strategies.check_options(strategy, request.options, request.budget)
     if request.options:
-        request = dataclasses.replace(request, strategy=strategy, options=with_measured_link(request.options))
+        request = dataclasses.replace(request, strategy=strategy)
     return plans.asked(request)
-
-
-def with_measured_link(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a strategy with bytes a second where `bandwidth` names a device: its link to the host is measured."""
-    device = _host_memory.device_of(options.get("bandwidth"))
-    if device is None:
-        return dict(options)
-    known = {place.name.removeprefix("/device:").upper(): place.name for place in tf.config.list_logical_devices()}
-    name = device.upper().removeprefix("/").removeprefix("DEVICE:")
-    if name not in known:
-        raise OptionError(f"bandwidth={device!r}: TensorFlow has no such device (it has: {', '.join(known)})")
-    found = host_memory.bandwidth(known[name])
-    if found is None:
-        raise OptionError(
-            f"bandwidth={device!r}: its memory is the host's, so that nothing is copied: name an accelerator, or give "
-            "bytes a second such as '12GB'"
-        )
-    return {**options, "bandwidth": int(found)}
-
-
-def names_layers(model: Any, request: Request) -> OptionError:
-    """Says that a strategy, or one of its options, plans the layers of functional models."""
-    given = {"strategy": request.strategy, **request.options}
-    asked = ", ".join(f"{name}={reprlib.repr(value)}" for name, value in given.items() if value is not None)
-    return OptionError(
-        f"{asked}: this plans the layers of a functional model, by their names or with host memory; the step of "
-        f"{model.name!r} is planned by its operations: name another strategy"
-    )
 
 
 def check_has_graph(model: keras.Model) -> None:

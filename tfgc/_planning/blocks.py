@@ -4,6 +4,7 @@ What a node saves are the buffers that gradients read; its backward pass makes a
 strategies need to compare cuts; the winner is simulated operation by operation.
 """
 
+import bisect
 import dataclasses
 import functools
 import itertools
@@ -97,6 +98,11 @@ class Blocks:
         width = max(1, round(len(self.numbers) ** 0.5))
         return [Cut(i) for i in self.numbers[width - 1 : -1 : width]]
 
+    def cuts_behind(self, ends: Iterable[int]) -> list[Cut]:
+        """Cuts behind the last blocks before some operations."""
+        places = {bisect.bisect_right(self.numbers, end) - 1 for end in ends}
+        return [Cut(self.numbers[place]) for place in sorted(places) if 0 <= place < len(self.numbers) - 1]
+
     def _ref(self, buffer: Tensor) -> Ref:
         return Ref(self.step.ops[buffer[0]].name, self.step.makes[buffer[0]].index(buffer))
 
@@ -108,7 +114,7 @@ class Blocks:
     def _cuts(self, segments: Iterable[Segment], number: Mapping[str, int]) -> Iterable[Cut]:
         for segment in segments:
             inner = () if segment.inner is None else tuple(self._cuts(segment.inner.segments, number))
-            yield Cut(number[segment.nodes[-1]], segment.mode == "keep", inner[:-1])
+            yield Cut(number[segment.nodes[-1]], segment.mode == "keep", inner[:-1], offload=segment.offload)
 
 
 def without_last(cuts: Iterable[Cut]) -> list[Cut]:

@@ -6,7 +6,7 @@ other sizes, in which each cut is found by its name.
 """
 
 import bisect
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,8 +15,9 @@ from tfgc._core.segments import Outlook, Phase, Segment
 from tfgc._planning.operation_names import Names
 from tfgc._planning.step_plans import Rewritten
 from tfgc._rewrite.liveness import timeline
+from tfgc._rewrite.on_host import last_readers
 from tfgc._rewrite.recompute import Cut
-from tfgc._step.step import Op, Step, Tensor
+from tfgc._step.step import FROM_HOST, TO_HOST, Op, Step, Tensor
 
 
 def plan_of(
@@ -67,7 +68,7 @@ def _cuts(segments: Sequence[Segment], find: Callable[[str], int | None]) -> lis
         inside = () if segment.inner is None else _cuts(segment.inner.segments, find)
         if behind is None or inside is None or (found and found[-1].behind >= behind):
             return None
-        found.append(Cut(behind, segment.mode == "keep", tuple(inside)))
+        found.append(Cut(behind, segment.mode == "keep", tuple(inside), offload=segment.offload))
     return found
 
 
@@ -94,8 +95,12 @@ def _segments(made: Rewritten, forward: Sequence[int]) -> Iterator[Segment]:
     cuts = sorted(made.cuts, key=lambda cut: cut.behind)
     bounds = [cut.behind for cut in cuts]
     copies: dict[int, list[Op]] = defaultdict(list)  # by the segment in which the operation that they copy lies
+    hosted: dict[int, int] = Counter()  # bytes that wait on the host for each segment
+    readers = last_readers(step, bounds)
     for op in step.ops.values():
-        if op.segment:
+        if op.type == TO_HOST:
+            hosted[readers[op.inputs[0]]] += step.size(op.inputs[0])
+        elif op.segment and op.type != FROM_HOST:
             copies[bisect.bisect_left(bounds, op.traced)].append(op)
     inside: dict[int, list[int]] = defaultdict(list)
     for i in forward:
@@ -108,14 +113,17 @@ def _segments(made: Rewritten, forward: Sequence[int]) -> Iterator[Segment]:
         new = {b for b in read | late if step.is_planned(b)} - stored
         stored |= new
         dropped = {op.traced for op in again}
-        recomputes = bool(again) and not (cut is not None and cut.keep)
+        offload = cut is not None and cut.offload
+        recomputes = (bool(again) or offload) and not (cut is not None and cut.keep)
         yield Segment(
             tuple(step.ops[i].name for i in nodes),
             "recompute" if recomputes else "keep",
+            offload,
             inner=None if cut is None or not (recomputes and cut.inside) else _inner(step, nodes, cut.inside),
             stored_bytes=sum(map(step.size, new)),
             inside_bytes=sum(step.size(b) for i in nodes if i in dropped for b in step.makes[i]),
             work=sum(op.work for op in again),
+            host_bytes=hosted[place] if offload else None,
         )
 
 

@@ -33,7 +33,7 @@ def estimate(
 
     Returns:
         A `Prediction` of the whole step: `peak_bytes`, `activation_bytes`, `overhead`, `timeline`, and `needed_bytes`,
-        which is what a budget is compared with. Work is counted in its `unit`.
+        which is what a budget is compared with. Work is counted in floating-point operations.
 
     Raises:
         OptionError: For a mode that cannot be predicted, or if the batch size or another size is not known.

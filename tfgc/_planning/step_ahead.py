@@ -16,7 +16,9 @@ from tfgc._planning.request import Request
 from tfgc._planning.step_plans import Rewritten, StepPlans
 from tfgc._planning.trace_plans import TracePlans
 from tfgc._rewrite.liveness import timeline
+from tfgc._rewrite.on_host import host_bytes
 from tfgc._simulate.simulator import Prediction
+from tfgc._step.step import FROM_HOST, TO_HOST
 from tfgc._step.trace import Trace
 from tfgc._step.work import tensor_bytes
 
@@ -110,7 +112,7 @@ class StepAhead:
         names = [step.ops[op.traced].name if op.segment else op.name for op in ops]
         at = max(range(len(alive)), key=alive.__getitem__, default=0)
         plain = sum(op.work for op in self._step.ops.values())
-        again = {step.ops[op.traced].name for op in ops if op.segment}
+        again = {step.ops[op.traced].name for op in ops if op.segment and op.type != FROM_HOST}
         return Prediction(
             peak_bytes=held + alive[at],
             activation_bytes=alive[at],
@@ -118,9 +120,14 @@ class StepAhead:
             phase=described.phase(ops[at]),
             work=float(plain + sum(op.work for op in ops if op.segment)),
             plain_work=float(plain),
-            runs={op.name: 1 + (op.name in again) for op in ops if not (op.segment or op.is_gradient)},
+            runs={
+                op.name: 1 + (op.name in again)
+                for op in ops
+                if not (op.segment or op.is_gradient or op.type == TO_HOST)
+            },
             timeline=tuple((float(w), n, name) for w, n, name in zip(done, alive, names)),
             fixed_bytes=self.fixed_bytes,
+            host_bytes=host_bytes(step),
         )
 
     def _by(self, plan: Plan) -> Rewritten:

@@ -5,36 +5,32 @@ strategy sees the forward part of each outermost gradient call as a graph (`bloc
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tfgc import strategies
-from tfgc._errors import InfeasibleBudgetError, OptionError
-from tfgc._planning import among_layers
+from tfgc._errors import InfeasibleBudgetError
+from tfgc._planning import among_layers, named_layers
 from tfgc._planning.among_layers import Spans
 from tfgc._planning.candidates import Candidate, Candidates
+from tfgc._planning.links import with_measured_link
+from tfgc._rewrite import on_host
 from tfgc._rewrite.liveness import peak
 from tfgc._rewrite.order import ordered
 from tfgc._rewrite.recompute import Cut, recomputed
 from tfgc._step.condensed import condensed
 from tfgc._step.step import Step
+from tfgc._units import parse_bytes
 from tfgc.strategies import Strategy
 
 # Plans that are put together whole, where the condensed step is not exactly like it.
 _WHOLE = 3
 # Budgets that a strategy is asked with until its plan is simulated to fit, and what is aimed at.
 _TRIES, _AIM = 4, 0.97
-# What plans of operations do not do: names of layers, host memory.
-_OF_LAYERS, _OPTIONS_OF_LAYERS = ("hybrid", "manual", "offload"), ("bandwidth", "host_budget", "speed")
 # A plan that needs this much more than the least one is taken if it does less work.
 _NEAR = 1.03
 # What is gained has to be more than what peaks move by from step to step.
 _GAIN = 0.95
-
-
-def can_follow(strategy: Strategy | None, options: Iterable[str]) -> bool:
-    """Whether a step as a whole runs by what a strategy with these options plans."""
-    return strategy not in _OF_LAYERS and not set(options) & set(_OPTIONS_OF_LAYERS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +113,9 @@ class StepPlans:
             OptionError: If the strategy or an option is unknown.
             InfeasibleBudgetError: If the strategy has no plan that fits.
         """
+        options = strategies.check_options(strategy, with_measured_link(options), room)
+        options.pop("budget", None)
         if not self._candidates.regions:
-            strategies.check_options(strategy, options, room)
             return self.plain("no gradient reads a large activation")
         budget = room
         for _ in range(_TRIES):
@@ -150,15 +147,21 @@ class StepPlans:
         name = strategy if isinstance(strategy, str) else getattr(strategy, "__name__", "")
         cuts = []
         for region in self._candidates.regions:
-            plan = strategies.apply(strategy, region.graph, budget=budget, **options)
-            if any(segment.offload for segment in plan.segments):
-                raise OptionError(
-                    f"strategy {name!r} stores on the host, which a step as a whole does not: name another"
-                )
-            cuts += region.cuts(plan)
+            if strategy == "manual":
+                cuts += region.cuts_behind(named_layers.ends(self.step, options["keep"]))
+            else:
+                cuts += region.cuts(strategies.apply(strategy, region.graph, budget=budget, **options))
+        cuts = self._within_host(cuts, options.get("host_budget"))
         plan = self.by_cuts(cuts, name)
         is_again = any(op.segment for op in plan.step.ops.values())
         return plan if is_again or plan.unchanged else self.plain(f"strategy {name!r} recomputes nothing")
+
+    def _within_host(self, cuts: list[Cut], room: Any) -> list[Cut]:
+        """Cuts of which fewer store on the host, the last ones first, where that would hold more than there is room."""
+        while room is not None and on_host.host_bytes(self._candidates.judged(cuts).step) > parse_bytes(room):
+            last = max(k for k, cut in enumerate(cuts) if cut.offload)
+            cuts[last] = dataclasses.replace(cuts[last], offload=False)
+        return cuts
 
     def _cheapest(self, room: int) -> Rewritten:
         """The plan of least work that fits; of those that do so as simulated whole, if there is one."""

@@ -19,16 +19,17 @@ from collections.abc import Iterator
 
 from tfgc._rewrite.goals import following, nearest
 from tfgc._rewrite.liveness import peak
+from tfgc._rewrite.on_host import fetched_ahead
 from tfgc._step.step import HEAVY, Step
 
 
 def ordered(step: Step) -> Step:
     """The same operations in the order in which they run."""
     passes = _Passes(step)
-    made = step.reordered(passes.run(by_price=True))
+    made = fetched_ahead(step.reordered(passes.run(by_price=True)))
     if not passes.chose:
         return made
-    return min(made, step.reordered(passes.run(by_price=False)), key=peak)
+    return min(made, fetched_ahead(step.reordered(passes.run(by_price=False))), key=peak)
 
 
 class _Passes:

@@ -20,6 +20,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from tfgc._rewrite import on_host
 from tfgc._step.step import NOT_OF_THE_STEP, VIEWS, Op, Step, Tensor
 
 
@@ -31,11 +32,13 @@ class Cut:
         behind: The number of the traced operation that it lies behind.
         keep: Whether the segment that ends here is kept.
         inside: Where the copy of that segment is cut again.
+        offload: Whether what that segment reads last waits for gradients on the host (`on_host`).
     """
 
     behind: int
     keep: bool = False
     inside: tuple["Cut", ...] = ()
+    offload: bool = False
 
 
 def recomputed(step: Step, cuts: Iterable[Cut]) -> Step:
@@ -49,7 +52,9 @@ def recomputed(step: Step, cuts: Iterable[Cut]) -> Step:
         rewriter.serve(call, cuts)
     ops = rewriter.ops
     copies = tuple(number for number in ops if number not in step.at)
-    return dataclasses.replace(step, ops=ops, order=(*step.order, *copies))
+    made = dataclasses.replace(step, ops=ops, order=(*step.order, *copies))
+    ends = [cut.behind for cut in cuts]
+    return on_host.stored(made, ends, {k for k, cut in enumerate(cuts) if cut.offload})
 
 
 class _Rewriter:

@@ -3,10 +3,11 @@
 1. Triggers. Each copy, each forward operation that was moved behind a gradient, and each gradient that follows from no
    other waits for the last large gradient before it in the order: else TensorFlow would merge copies with their
    originals.
-2. Room. What allocates behind the first gradient may run before its turn if there is room for it: if what is alive
-   behind some operation of the order and all that is made from there to its own place come to no more than the peak.
-   It waits for all up to the last place where that is not so, for those that free something, too: with few threads, as
-   a GPU's executor enqueues, gradients of weights run late, and hold what they read until then.
+2. Room. What allocates behind the first gradient, or the first copy to the host, may run before its turn if there is
+   room for it: if what is alive behind some operation of the order and all that is made from there to its own place
+   come to no more than the peak. It waits for all up to the last place where that is not so, for those that free
+   something, too: with few threads, as a GPU's executor enqueues, gradients of weights run late, and hold what they
+   read until then.
 
 What waits like that needs no more than the peak of the order, however many threads run it. Not all does: neither the
 forward pass nor `_NEVER_WAITS`, and TensorFlow's graph optimizer drops edges of what it rewrites.
@@ -16,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from tfgc._rewrite.liveness import alive
-from tfgc._step.step import Step, Tensor
+from tfgc._step.step import TO_HOST, Step, Tensor
 
 # oneDNN's layout pass makes one operation of two (`joined`), whatever waits between them, and ends the process where a
 # Conv2D and the BiasAdd behind it both have a control input. So the second one of a pair never waits. Nor does the
@@ -38,7 +39,7 @@ def waits(step: Step) -> dict[int, set[int]]:
     past = 0  # how many of them must have run before there is room
     for i in step.order:
         op, before = step.ops[i], 0
-        begun = begun or (op.is_gradient and not op.segment)
+        begun = begun or op.type == TO_HOST or (op.is_gradient and not op.segment)
         for j in (*(t[0] for t in op.inputs), *op.controls, *found.get(i, ())):
             before |= above[j]
         above[i] = before

@@ -9,11 +9,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import graph_optimizer
+from tfgc._errors import UnsupportedModelError
+from tfgc._framework import graph_optimizer, host_memory
 from tfgc._rewrite.waits import waits
 from tfgc._run.fences import Fences
+from tfgc._run.host_nodes import HostNodes
 from tfgc._run.unread import unread_filters
-from tfgc._step.step import Step
+from tfgc._step.step import HOST_COPIES, Step
 from tfgc._step.trace import Trace
 
 # TensorFlow's graph optimizer makes sums and products of the same terms in another order, which holds other tensors.
@@ -26,8 +28,10 @@ class Built:
     def __init__(self, trace: Trace, step: Step, xla: bool) -> None:
         self._function = trace.function
         self._inputs = [t.op.name for t in trace.function.graph.inputs]
+        if xla and any(op.type in HOST_COPIES for op in step.ops.values()):
+            raise UnsupportedModelError(host_memory.XLA)
         # No placeholder may be left in what is imported: XLA refuses it.
-        self._definition = definition(trace, step, xla, without=set(self._inputs))
+        self._definition = definition(trace, step, xla, set(self._inputs), HostNodes(trace, step))
         self._used = {name.split(":")[0].lstrip("^") for node in self._definition.node for name in node.input}
         self._results, self._last, self._registered = trace.results, trace.last, trace.registered
 
@@ -54,27 +58,35 @@ class Built:
             return [tf.identity(by_name[name] if name in by_name else direct[name]) for name in self._results]
 
 
-def definition(trace: Trace, step: Step, xla: bool, without: Collection[str] = ()) -> Any:
-    """The GraphDef of a step, but for some operations by name."""
+def definition(
+    trace: Trace, step: Step, xla: bool, without: Collection[str] = (), host: HostNodes | None = None
+) -> Any:
+    """The GraphDef of a step, but for some operations by name, and for copies to the host and back without `host`."""
     made = tf.compat.v1.GraphDef()
     made.versions.CopyFrom(trace.definition.versions)
     made.library.CopyFrom(trace.definition.library)
     # A step as traced runs as TensorFlow would run it.
     edges = {} if xla or step.order == trace.step.order else waits(step)
     fences = Fences(trace, step, made) if xla else None
+    copies = {op.name for op in step.ops.values() if op.type in HOST_COPIES}
+    absent = {*without, *(copies if host is None else host.unneeded)}
     unread, biases = ([], set[int]()) if xla else unread_filters(trace, step)
     made.node.extend(node for node in unread if node.name not in without)
     for i in step.order:
         op = step.ops[i]
         if op.name in without:
             continue
+        waits_for = {*op.controls, *edges.get(i, set()) - biases}
+        controls = {step.ops[j].name for j in waits_for if j in step.ops} - absent
+        if op.type in HOST_COPIES:
+            made.node.extend(host.of(i, controls) if host is not None and op.name not in absent else ())
+            continue
         node = made.node.add()
         node.CopyFrom(trace.nodes[op.traced if op.segment else i])
         node.name = op.name
-        waits_for = {*op.controls, *edges.get(i, set()) - biases}
-        controls = {step.ops[j].name for j in waits_for if j in step.ops} - set(without)
         del node.input[:]
-        node.input.extend(step.tensor_name(t) if fences is None else fences.read(i, t) for t in op.inputs)
+        read = op.inputs if host is None else map(host.read, op.inputs)
+        node.input.extend(step.tensor_name(t) if fences is None else fences.read(i, t) for t in read)
         node.input.extend(f"^{name}" for name in sorted(controls))
         if edges and step.makes[i] and op.type in _REASSOCIATED:
             graph_optimizer.leave(node)

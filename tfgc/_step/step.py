@@ -36,6 +36,9 @@ HEAVY = frozenset(
      "MaxPoolGrad", "AvgPoolGrad", "FusedBatchNormV3", "FusedBatchNormGradV3", "While", "StatelessWhile",
      "PartitionedCall", "StatefulPartitionedCall"]
 )  # fmt: skip
+# Copies of a buffer to the host's memory and back, which a rewrite adds.
+TO_HOST, FROM_HOST = "ToHost", "FromHost"
+HOST_COPIES = frozenset([TO_HOST, FROM_HOST])
 # Bytes below which a buffer is shared with the copies rather than planned: there are many, and they hold next to
 # nothing.
 SMALL = 32 * 1024
@@ -55,7 +58,8 @@ class Op:
         is_gradient: Whether an outermost gradient call made it: never dropped, never copied.
         is_stateful: Whether it may do or return something else when it runs again: never copied.
         work: What it takes to run it, in floating-point operations, as `_step.work` counts them.
-        traced: Of a copy, the number of the operation of the trace that it runs again; -1 for what was traced.
+        traced: Of a copy, the number of the operation of the trace that it runs again; of a copy to the host or back,
+            of the one that made the buffer; -1 for what was traced.
         segment: Of a copy, which call recomputes which segment, and inside of a nested one which part of that; empty
             for what was traced.
     """
@@ -84,6 +88,7 @@ class Step:
         calls: For each gradient call, in the order in which they began, whether it is outermost: whether no later call
             differentiates what it made.
         small: Bytes below which buffers are not planned.
+        layers: By the path of a layer, or of one of its calls, the operation behind which each of these ends.
     """
 
     ops: Mapping[int, Op]
@@ -91,6 +96,7 @@ class Step:
     results: tuple[Tensor, ...] = ()
     calls: tuple[bool, ...] = ()
     small: int = SMALL
+    layers: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
     def reordered(self, order: Iterable[int]) -> "Step":
         """The same operations in another order."""

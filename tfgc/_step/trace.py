@@ -101,13 +101,13 @@ class Trace:
                 is_stateful,
                 work(like, self._rows),
             )
-        results = tuple(map(self.tensor, self.results))
-        kept = [self._at[name] for name in self.last]
+        results, kept = tuple(map(self.tensor, self.results)), [self._at[name] for name in self.last]
         wanted = _needed(ops, [i for i, _ in results] + kept + [i for i, op in ops.items() if op.is_stateful])
         order = tuple(i for i in ops if i in wanted)
         # What is small in a large step is most of a small one.
         small = min(SMALL, sum(sum(ops[i].sizes) for i in order) // _SHARES) if self._small is None else self._small
-        return Step({i: ops[i] for i in order}, order, results, tuple(outermost), small)
+        ends = layer_spans.ends(self._graphs, self._noted[1])
+        return Step({i: ops[i] for i in order}, order, results, tuple(outermost), small, ends)
 
     @functools.cached_property
     def read(self) -> list[tuple[tuple[Tensor, ...], tuple[int, ...]]]:

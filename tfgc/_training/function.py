@@ -7,7 +7,6 @@ from typing import Any
 from tfgc import strategies
 from tfgc._errors import OptionError, check_bool, did_you_mean
 from tfgc._framework.model_checks import check_step
-from tfgc._planning import step_plans
 from tfgc._planning.budgets import Budget
 from tfgc._planning.request import Request
 from tfgc._progress import check_verbose
@@ -97,11 +96,6 @@ def function(
     handed = {name: options.pop(name) for name in (*_OF_TRACE, *_OF_RUN) if name in options}
     if strategy is not None:
         strategies.check_options(strategy, options, budget)
-        if not step_plans.can_follow(strategy, options):
-            raise OptionError(
-                f"strategy {strategy!r} with {options}: a step is planned by its operations, and knows no host memory "
-                "and no names of layers: leave it out"
-            )
     elif options:
         name = next(iter(options))
         hint = did_you_mean(name, [*inspect.signature(function).parameters, *_OF_TRACE, *_OF_RUN])

@@ -71,7 +71,9 @@ def report(name: str, made: PlannedStep, *, verbose: bool | None) -> None:
     if made.unchanged is not None and not made.is_asked_for:
         message = f"{name!r} trains as before, since recomputing would save less than 5 % of a step: {made.unchanged}"
         warn(message, NothingSavedWarning)
-    elif verbose:
+        return
+    warn_of_host(name, made.plan)
+    if verbose:
         print(line(name, made), file=sys.stderr, flush=True)
 
 

@@ -1,6 +1,7 @@
 """A model that plans when it is first trained: its `train_step` as a whole, or each kind of call of it as a pair.
 
-Then all that a plan depends on is there to be seen: sizes, batch, mode, what trains, and the memory that is free."""
+Then all that a plan depends on is there to be seen: sizes, batch, mode, what trains, and the memory that is free.
+"""
 
 import dataclasses
 import time
@@ -131,7 +132,7 @@ class PlannedCalls:
 
     def _plan_parts(self, is_called: bool) -> None:
         """Let the models that a model trains without a call of its own, as a GAN does, be planned for themselves."""
-        own = Request("optimal") if self.has_budget else self._request
+        own = Request("optimal") if self.has_budget or self._request.strategy == "manual" else self._request
         for part in () if is_called else keras_models.held_layers(self._model):
             if isinstance(part, keras.Model) and not functional_graphs.is_patched_call(part):
                 functional_graphs.replace_method(part, "call", PlannedCalls(part, own, self._verbose).call)

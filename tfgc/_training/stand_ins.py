@@ -8,7 +8,7 @@ from tfgc import strategies
 from tfgc._core.plan import Plan
 from tfgc._errors import PlanMismatchError
 from tfgc._framework import keras_models
-from tfgc._planning import ahead, budgets, step_plans, step_traces
+from tfgc._planning import ahead, budgets, step_traces
 from tfgc._planning.request import Request
 from tfgc._tracing import functional_graphs
 from tfgc._training import layer_calls
@@ -20,10 +20,7 @@ def plan_later(model: keras.Model, request: Request, verbose: bool | None) -> No
     if request.budget is not None:
         budgets.check_budget(request.budget)
     chosen = request.strategy or ("optimal" if request.budget is None else "budget")
-    if ahead.applies_to(model):
-        if not step_plans.can_follow(request.strategy, request.options):
-            raise ahead.names_layers(model, request)
-    elif not keras_models.runs_graph(model) or model.built:
+    if not ahead.applies_to(model) and (not keras_models.runs_graph(model) or model.built):
         check_trainable(model)
     strategies.check_options(chosen, request.options, request.budget)
     layer_calls.restore_calls(model)

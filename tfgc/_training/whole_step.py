@@ -17,7 +17,7 @@ from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import fit_loop, keras_models, private_api
-from tfgc._planning import batch_specs, function_peaks, function_trace, promised, step_plans, step_traces
+from tfgc._planning import batch_specs, function_peaks, function_trace, promised, step_traces
 from tfgc._planning.batch_specs import Signature
 from tfgc._planning.promised import PlannedStep
 from tfgc._planning.request import Request
@@ -47,7 +47,6 @@ class WholeStep:
         if request.options and request.strategy is None:
             strategy = "optimal" if request.budget is None else "budget"
             self.request = dataclasses.replace(request, strategy=strategy)
-        self.is_off = not step_plans.can_follow(request.strategy, request.options)
 
     @property
     def given(self) -> Plan | None:
@@ -57,7 +56,7 @@ class WholeStep:
     def applies(self, batch: Any) -> bool:
         """Whether the step that is asked for here is one to trace apart, and its sizes are known."""
         self.latest = None
-        if self.is_off or tf.executing_eagerly() or private_api.in_xla() or tf.distribute.has_strategy():
+        if tf.executing_eagerly() or private_api.in_xla() or tf.distribute.has_strategy():
             return False
         if any(tensor.shape.rank is None for tensor in batch_specs.tensors(batch)):
             return False

@@ -6,6 +6,7 @@ there is stored. O(n).
 
 import re
 from collections.abc import Collection
+from typing import Any
 
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
@@ -27,17 +28,22 @@ def plan(graph: Graph, *, keep: Collection[str]) -> Plan:
         >>> [len(segment.nodes) for segment in plan.segments]
         [4, 2]
     """
-    keep = [keep] if isinstance(keep, str) else keep
-    names = list(keep) if isinstance(keep, Collection) else []
-    if not names or not all(isinstance(name, str) for name in names):
-        raise OptionError(f"keep={keep!r}: name the layers to checkpoint in a list, such as keep=['conv1']")
-    calls = _calls(graph)
+    names, calls = check(keep), _calls(graph)
     cuts = []
     for name in names:
         if name not in calls:
             raise OptionError(f"keep: there is no layer {name!r} in the model{did_you_mean(name, calls)}")
         cuts += [i + 1 for i in calls[name] if i + 1 < len(graph)]
     return Plan.from_cuts(graph, cuts, strategy="manual", options={"keep": names})
+
+
+def check(keep: Any) -> list[str]:
+    """The names of the layers to cut behind; `OptionError` if those are no names, or none."""
+    keep = [keep] if isinstance(keep, str) else keep
+    names = list(keep) if isinstance(keep, Collection) else []
+    if not names or not all(isinstance(name, str) for name in names):
+        raise OptionError(f"keep={keep!r}: name the layers to checkpoint in a list, such as keep=['conv1']")
+    return names
 
 
 def _calls(graph: Graph) -> dict[str, list[int]]:

@@ -41,28 +41,30 @@ def plan(
         >>> plans[0].outlook.peak_bytes < plans[1].outlook.peak_bytes
         True
     """
-    host = HostMemory.of(graph, host_budget, bandwidth, speed)
-    places, chosen, optimal = _cut_places.with_optimal(graph, check_int("positions", positions))
-    most, (floor, _) = simulator.predict(graph, optimal).peak_bytes, outlooks.floor(graph)
-    plans = _cut_places.searched(graph, most, chosen, host=True)
-    found = HostPlans(plans, host, hidden=True)
-    least = found.least_peak(floor, most)
-    options = {**host.options, **({"coarsened": len(chosen)} if len(chosen) < len(places) else {}), **plans.searched}
-
-    def held_to(each: Plan) -> Plan | None:
-        each = dataclasses.replace(each, strategy="offload", options=options, link=host.link)
-        return each if host.allows(graph, each) and _hides(graph, each) else None
-
-    candidates = [held_to(optimal)]
-    for budget in (least, int(1.1 * least), int(1.25 * least)):
-        path = found.cheapest(budget)
-        if path is None:
-            continue
-        each = held_to(plans.plan(path, strategy="offload"))
-        candidates.append(each)
-        if each is not None and simulator.predict(graph, each).peak_bytes <= budget:
-            break  # Met: a larger budget gains nothing.
-    return Frontier(graph, [each for each in candidates if each is not None]).plans[0]
+    host, positions = HostMemory.of(graph, host_budget, bandwidth, speed), check_int("positions", positions)
+    candidates = list[Plan]()
+    # With places among small nodes the search is less like what the simulator says than with half as many.
+    for count in (positions, max(1, positions // 2)):
+        places, chosen, optimal = _cut_places.with_optimal(graph, count)
+        most, (floor, _) = simulator.predict(graph, optimal).peak_bytes, outlooks.floor(graph)
+        plans = _cut_places.searched(graph, most, chosen, host=True)
+        found = HostPlans(plans, host, hidden=True)
+        least = found.least_peak(floor, most)
+        coarsened = {"coarsened": len(chosen)} if len(chosen) < len(places) else {}
+        named = {"strategy": "offload", "options": {**host.options, **coarsened, **plans.searched}, "link": host.link}
+        made = [(most, optimal)]
+        for budget in (least, int(1.1 * least), int(1.25 * least)):
+            if (path := found.cheapest(budget)) is not None:
+                made.append((budget, plans.plan(path, strategy="offload")))
+        for budget, each in made:
+            each = dataclasses.replace(each, **named)
+            if host.allows(graph, each) and _hides(graph, each):
+                candidates.append(each)
+                if budget < most and simulator.predict(graph, each).peak_bytes <= budget:
+                    break  # Met: a larger budget gains nothing.
+        if not coarsened:
+            break
+    return Frontier(graph, candidates).plans[0]
 
 
 def _hides(graph: Graph, plan: Plan) -> bool:
