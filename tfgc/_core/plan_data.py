@@ -16,7 +16,7 @@ _VERSION = 8  # of the data; files of earlier ones hold plans of layers, which t
 _OPTIONAL: dict[type, dict[str, Any]] = {
     Segment: {"host_bytes": None, "on_device": ()},
     Segmentation: {"operations": False, "link": None},
-    Outlook: {"needed_bytes": None, "plain_needed_bytes": None, "budget_bytes": None},
+    Outlook: {"needed_bytes": None, "plain_needed_bytes": None, "budget_bytes": None, "ratio": None},
 }
 _DEFAULTS = {name: value for fields in _OPTIONAL.values() for name, value in fields.items()}
 

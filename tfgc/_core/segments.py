@@ -88,6 +88,7 @@ class Outlook:
             `tfgc.estimate`, or what was measured with `confirm`. None where it is not known, like the next one.
         plain_needed_bytes: The same of the plain step.
         budget_bytes: The budget that the plan was made for, in bytes; None if there was none.
+        ratio: Measured by simulated bytes of a step of the model, without variables; None if none was measured.
     """
 
     peak_bytes: int
@@ -101,6 +102,11 @@ class Outlook:
     needed_bytes: int | None = None
     plain_needed_bytes: int | None = None
     budget_bytes: int | None = None
+    ratio: float | None = None
+
+    def by_ratio(self, ratio: float | None) -> "Outlook":
+        """The same with a measured ratio."""
+        return dataclasses.replace(self, ratio=ratio)
 
     @property
     def cut_off(self) -> float:

@@ -16,24 +16,42 @@ from tfgc._step.work import tensor_bytes
 _UNSEEN = 256 * 1024
 
 
-def measured(run: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, int | None]:
-    """The results of a call, and bytes of its peak: its arguments included, what else was there before left out.
+class Peak:
+    """The peak of what runs from now on, until it is closed.
 
-    The second is None where TensorFlow does not count.
+    Args:
+        given: Arguments of what runs: what of them is on the device is part of it, what else was there before is not.
+
+    Raises:
+        TfgcError: Where TensorFlow does not count.
     """
+
+    def __init__(self, given: Any = ()) -> None:
+        self._peaks, self._given = memory_counts.Peaks(memory_counts.devices()), dict[str, int]()
+        for tensor in tf.nest.flatten(given, expand_composites=True):
+            if isinstance(tensor, tf.Tensor) and tensor.dtype != tf.resource:  # an array is copied to the device
+                device = tensor.device.rpartition("/device:")[-1]
+                self._given[device] = self._given.get(device, 0) + tensor_bytes(tensor, None)
+
+    def close(self, makes_variables: bool = False) -> int:
+        """Bytes of the peak; without variables, if all that is left is taken for these."""
+        found, before = self._peaks.close(), self._peaks.held
+        device = max(found, key=lambda each: found[each] - before[each])
+        held = max(before[device], memory_counts.handed_out(device)) if makes_variables else before[device]
+        return found[device] - held + self._given.get(device, 0)
+
+
+def measured(run: Callable[..., Any], args: Any, kwargs: Any, makes_variables: bool = False) -> tuple[Any, int | None]:
+    """The results of a call, and bytes of its peak as `Peak` counts them; None where TensorFlow does not count."""
     try:
-        peaks = memory_counts.Peaks(memory_counts.devices())
+        peak = Peak((args, kwargs))
     except TfgcError:
         return run(*args, **kwargs), None
     try:
         results = run(*args, **kwargs)
     finally:
-        found = peaks.close()
-    device = max(found, key=lambda each: found[each] - peaks.held[each])
-    flat = tf.nest.flatten((args, kwargs), expand_composites=True)
-    # An array is copied to the device in the call.
-    there = (t for t in flat if isinstance(t, tf.Tensor) and t.dtype != tf.resource and t.device.endswith(device))
-    return results, found[device] - peaks.held[device] + sum(tensor_bytes(t, None) for t in there)
+        made = peak.close(makes_variables)
+    return results, made
 
 
 def unseen(step: Step) -> int:

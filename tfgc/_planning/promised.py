@@ -8,6 +8,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError
 from tfgc._planning.batch_specs import Shapes
 from tfgc._planning.request import Request
+from tfgc._planning.watch import Watch
 from tfgc._units import check_budget
 
 Planned = TypeVar("Planned")
@@ -31,6 +32,11 @@ class PlannedStep:
     shapes: Shapes = ()
     measured_bytes: int | None = None  # what a step was measured to need
     is_asked_for: bool = False  # whether a budget or a strategy says how a step is planned that is planned as a whole
+
+    def measured(self, watch: Watch) -> "PlannedStep":
+        """The step with what it was measured to need."""
+        plan = dataclasses.replace(self.plan, outlook=self.plan.outlook and self.plan.outlook.by_ratio(watch.ratio))
+        return dataclasses.replace(self, plan=plan, measured_bytes=watch.needed_bytes)
 
     def by(self, plan: Plan, predicted_bytes: int) -> "PlannedStep":
         """The step by another plan."""

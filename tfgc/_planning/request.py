@@ -1,6 +1,7 @@
 """What a training step is to be planned by."""
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -21,16 +22,21 @@ class Request:
     layers: tuple[keras.Layer, ...] | None = None
     plan: Plan | None = None  # of the operations of a step
     less: Plan | None = None  # the same, for steps like one that ran out of memory
+    ratio: float | None = None  # measured by simulated bytes, without variables, of a step of the model
 
     @property
     def says_how(self) -> bool:
         """Whether a budget, a strategy or a plan says how the step is to be planned."""
         return any(one is not None for one in (self.budget, self.strategy, self.plan))
 
+    def after(self, ratios: Iterable[float | None]) -> "Request":
+        """The same once steps of the model were measured, with these ratios; the first one is taken."""
+        return dataclasses.replace(self, ratio=next(filter(None, ratios), self.ratio))
+
     @classmethod
     def of(cls, plan: Plan) -> "Request":
         """To run by a plan of the operations of a step, and what is not such a step by what chose it."""
-        budget = plan.outlook and plan.outlook.budget_bytes
+        budget, ratio = plan.outlook and plan.outlook.budget_bytes, plan.outlook and plan.outlook.ratio
         if plan.strategy not in strategies.available() or (plan.strategy in ("budget", "optimal") and not plan.options):
-            return cls(None, budget, plan=plan)
-        return cls(plan.strategy, budget, dict(plan.options), plan=plan)
+            return cls(None, budget, plan=plan, ratio=ratio)
+        return cls(plan.strategy, budget, dict(plan.options), plan=plan, ratio=ratio)

@@ -98,7 +98,7 @@ def trace_status(plans: TracePlans) -> TraceStatus:
     """How a step runs for one signature."""
     return TraceStatus(
         plans.inputs, plans.needed_bytes, plans.plain_bytes, plans.held_bytes, plans.plan.overhead, plans.budget_bytes,
-        plans.measured_bytes, plans.plan.unchanged, tuple(_cuts(plans)), _more(plans),
+        plans.watch.needed_bytes, plans.plan.unchanged, tuple(_cuts(plans)), _more(plans),
     )  # fmt: skip
 
 

@@ -71,7 +71,7 @@ class RewrittenFunction:
             return plain(*args, **kwargs)
         self._call.arguments = args, kwargs
         try:
-            plans = self._unsettled(args, kwargs)
+            plans = self._watched(args, kwargs)
             if plans is None:
                 return self._runs(*args, **kwargs)
             returned, made_bytes = measured(self._runs, args, kwargs)
@@ -79,6 +79,7 @@ class RewrittenFunction:
             self._call.arguments = None
         self._is_measured = made_bytes is not None
         if made_bytes is not None and plans.saw(made_bytes):
+            self._say(plans.watch.change)
             self._runs = self._emitted()
         return returned
 
@@ -185,16 +186,15 @@ class RewrittenFunction:
             variable.read_value()
         return results(found, plans.plan, given, xla=self._xla or private_api.in_xla())
 
-    def _unsettled(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TracePlans | None:
+    def _watched(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TracePlans | None:
         """The plans for these arguments, if their steps are to be measured."""
-        if not (self._is_measured and tf.executing_eagerly()):
-            return None
         all_plans = list(self.plans.values())
         shapes = shapes_of((args, kwargs), self.__signature__) if any(each.is_open for each in all_plans) else []
-        if all_plans and all(each.is_settled and not each.is_too_small(shapes) for each in all_plans):
+        is_settled = all_plans and not any(each.is_watched or each.is_too_small(shapes) for each in all_plans)
+        if is_settled or not (self._is_measured and tf.executing_eagerly()):
             return None
         plans = self._graphs.get(concrete_functions.concrete(self._runs, args, kwargs).graph)
         if plans is not None and plans.is_too_small(shapes):
             plans = self.plans[id(plans.trace.function)] = plans.larger(shapes)
             self._runs = self._emitted()
-        return None if plans is None or plans.is_settled else plans
+        return plans if plans is not None and plans.is_watched else None

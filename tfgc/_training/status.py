@@ -14,6 +14,7 @@ from tfgc._training import peak_memory, plan_report, stale_traces
 from tfgc._training.layer_calls import LayerCall
 from tfgc._training.planned_calls import PlannedCalls
 from tfgc._training.stand_ins import stand_in
+from tfgc._units import format_measured
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -54,7 +55,9 @@ class PlanStatus(Brief):
         inputs = "" if self.sizes is None else ", inputs " + " ".join(f"{dtype}{list(s)}" for s, dtype in self.sizes)
         promise = plan_report.promise(self.plan, self.predicted_bytes, self.plain_bytes)
         if self.measured_bytes is not None:
-            promise += f" (simulated), {plan_report.measured(self)}"
+            budget = self.plan.outlook and self.plan.outlook.budget_bytes
+            words = plan_report.measured(self) if budget is None else format_measured(self.measured_bytes, None, budget)
+            promise = f"{words}, simulated: {promise}" if budget else f"{promise} (simulated), {words}"
         if self.unchanged is not None:
             promise += f", trains as before: {self.unchanged}"
         return f"{name}by {self.plan.strategy!r}{where}{inputs}, {promise}"

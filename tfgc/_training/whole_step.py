@@ -22,6 +22,7 @@ from tfgc._planning.batch_specs import Signature
 from tfgc._planning.promised import PlannedStep
 from tfgc._planning.request import Request
 from tfgc._planning.trace_plans import TracePlans
+from tfgc._planning.watch import STEPS
 from tfgc._tracing import example_sizes
 from tfgc._training import out_of_memory, plan_report
 from tfgc._training.training_state import TrainingState
@@ -88,15 +89,16 @@ class WholeStep:
             def planned_by(request: Request) -> TracePlans:
                 return TracePlans(found, request, sizes, True)
 
-            plans = promised.in_share(planned_by, self.request, self.made.copy().values(), shapes)
+            request = self.request.after(each.watch.ratio for each in self._plans.copy().values())
+            plans = promised.in_share(planned_by, request, self.made.copy().values(), shapes)
             signature = self._signature(batch)  # a model without weights is built by then
             self._plans[signature] = plans
         self._again.discard(signature)
         planned, before = planned_step(plans, time.perf_counter() - start, shapes), self.made.get(signature)
         self.latest, self.made[signature] = signature, planned
-        if known is None or before is None or before.plan != planned.plan:
-            if plans.note and self._verbose:
-                print(f"tfgc: {self._model.name!r}: {plans.note}", file=sys.stderr, flush=True)
+        if not plans.watch.change and (known is None or before is None or before.plan != planned.plan):
+            if plans.note:
+                self._say(plans.note)
             plan_report.report(self._model.name, planned, verbose=self._verbose)
         return function_trace.results(plans.trace, plans.plan, given, xla=False)
 
@@ -115,17 +117,31 @@ class WholeStep:
     def watched(self, run: Callable[[], Any], build: Callable[[], Any]) -> Any:
         """What a step gives; where its peak shows that another plan is better, it is built anew."""
         plans = None if self.latest is None else self._plans.get(self.latest)
-        if plans is None or self.latest is None or plans.is_settled:
+        if self.is_off or not (plans is None or plans.is_watched):
             return run()
-        results, made_bytes = function_peaks.measured(run, (), {})
-        if made_bytes is not None and not plans.is_settled and plans.saw(made_bytes):
-            self.build_again()
-            build()
-        elif (needed := plans.measured_bytes) is not None and (made := self.made.get(self.latest)) is not None:
-            self.made[self.latest] = made = dataclasses.replace(made, measured_bytes=needed)
-            if self._verbose and not plan_report.shows(made):
-                print(f"tfgc: {self._model.name!r}: {plan_report.measured(made)}", file=sys.stderr, flush=True)
+        results, made_bytes = function_peaks.measured(run, (), {}, plans is None)
+        plans = None if self.latest is None else self._plans.get(self.latest)
+        if made_bytes is not None and plans is not None and plans.is_watched:
+            if plans.saw(made_bytes):
+                self._say(plans.watch.change)
+                self.build_again()
+                build()
+            else:
+                self._note(plans)
         return results
+
+    def _note(self, plans: TracePlans) -> None:
+        """Note what the latest step was measured to need."""
+        assert self.latest is not None
+        made, is_new = self.made.get(self.latest), plans.watch.steps == STEPS
+        if made is not None and (is_new or made.measured_bytes != plans.watch.needed_bytes):
+            self.made[self.latest] = now = made.measured(plans.watch)
+            if is_new and not plan_report.shows(now):
+                self._say(plan_report.measured(now))
+
+    def _say(self, words: str) -> None:
+        if self._verbose:
+            print(f"tfgc: {self._model.name!r}: {words}", file=sys.stderr, flush=True)
 
     def to_explain(self) -> out_of_memory.StepByPlan | None:
         """The latest step as its plan sees it, to say why it ran out of memory."""

@@ -1,0 +1,133 @@
+"""What real steps need by the plans that were tried, and when another plan should be.
+
+Measured bytes move by some percent from step to step, and the first step by a plan makes buffers of its own (constants,
+layouts of weights): it is judged only if it needs more than the budget, else three steps are.
+"""
+
+import dataclasses
+import functools
+
+from tfgc._planning.function_peaks import unseen
+from tfgc._planning.step_plans import Rewritten
+from tfgc._units import format_bytes, format_percent
+
+# What allocators add to a simulated peak, at most, before it was measured.
+ADDED = 1.3
+# Steps by a plan that holds until it is judged, and changes of plan at most.
+STEPS, _MOST_CHANGES = 3, 3
+# A step that needs less of its budget may do with less recomputation.
+_ROOMY = 0.95
+# What of the budget the next plan should need by what was measured, and the last one.
+_AIM, _LAST_AIM = 0.98, 0.95
+
+
+@dataclasses.dataclass(eq=False)
+class _Tried:
+    """A plan, the steps that ran by it, and the most bytes that one needed, 0 if none counts so far."""
+
+    plan: Rewritten
+    steps: int = 0
+    needed_bytes: int = 0
+
+    @functools.cached_property
+    def unseen_bytes(self) -> int:
+        """Bytes of a step that TensorFlow does not count."""
+        return unseen(self.plan.step)
+
+
+class Watch:
+    """The plans of a step that were tried; one is in use.
+
+    Args:
+        plan: The first one.
+        variable_bytes: Of variables that the step holds.
+        given_bytes: Of its arguments.
+        budget_bytes: What it may need, or None.
+        ratio: Measured by simulated bytes without variables, if an earlier step was measured.
+    """
+
+    def __init__(
+        self, plan: Rewritten, variable_bytes: int, given_bytes: int, budget_bytes: int | None, ratio: float | None
+    ) -> None:
+        self._variables, self._given, self._budget, self.ratio = variable_bytes, given_bytes, budget_bytes, ratio
+        self._all: list[_Tried] = []
+        self._changes = self._steps = 0
+        self.change = ""  # why the plan changed last
+        self._begin(plan)
+
+    @property
+    def steps(self) -> int:
+        """Steps by the plan in use."""
+        return self._now.steps
+
+    @property
+    def needed_bytes(self) -> int | None:
+        """What a step was measured to need most by the plan in use; None before."""
+        return self._now.needed_bytes or None
+
+    @property
+    def least_bytes(self) -> int:
+        """The least that a plan was measured to need."""
+        return min(tried.needed_bytes for tried in self._all if tried.needed_bytes)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a step needed more than the budget by the plan in use."""
+        return self._budget is not None and self._now.needed_bytes > self._budget
+
+    @property
+    def may_change(self) -> bool:
+        """Whether the plan in use should change: it needs more than the budget, or so little that another may do."""
+        if self._budget is None or self._changes == _MOST_CHANGES:
+            return False
+        is_roomy = self._now.steps == STEPS and self._now.needed_bytes < _ROOMY * self._budget
+        # One that turns out to need more must be taken back.
+        return self.is_over or (is_roomy and self._changes + 1 < _MOST_CHANGES)
+
+    def saw(self, made_bytes: int) -> None:
+        """Take in what a step made at its peak by the plan in use, its arguments included."""
+        now = self._now
+        now.steps, self._steps = now.steps + 1, self._steps + 1
+        needed = self._variables + made_bytes + now.unseen_bytes
+        if now.steps > 1 or (self._budget is not None and needed > self._budget):
+            now.needed_bytes = max(now.needed_bytes, needed)
+            simulated = self._given + now.plan.peak_bytes
+            self.ratio = (now.needed_bytes - self._variables) / simulated if simulated else None
+
+    @property
+    def room(self) -> int:
+        """Bytes that the next plan may be simulated to make, by what was measured."""
+        assert self._budget is not None
+        aim = _AIM if self._changes + 1 < _MOST_CHANGES else _LAST_AIM
+        return int((aim * self._budget - self._variables) / (self.ratio or ADDED)) - self._given
+
+    def held(self) -> Rewritten | None:
+        """Of the plans that were measured to hold, that of least work."""
+        assert self._budget is not None
+        found = [tried.plan for tried in self._all if 0 < tried.needed_bytes <= self._budget]
+        return min(found, key=lambda plan: plan.overhead, default=None)
+
+    def has_failed(self, plan: Rewritten) -> bool:
+        """Whether a plan that needs no more was measured to need more than the budget."""
+        assert self._budget is not None
+        failed = [tried.plan.peak_bytes for tried in self._all if tried.needed_bytes > self._budget]
+        return any(plan.peak_bytes >= most for most in failed)
+
+    def use(self, plan: Rewritten) -> None:
+        """Go on with another plan."""
+        assert self._budget is not None
+        part = self._now.needed_bytes / self._budget - 1
+        much = format_percent(abs(part), ".1g" if abs(part) < 0.01 else ".0f")
+        budget = f"the budget of {format_bytes(self._budget)}"
+        took = f"took {much} more than {budget}" if part > 0 else f"left {much} of {budget}"
+        more = f"{format_percent(plan.overhead, '.0f')} more work" if not plan.unchanged else "nothing is recomputed"
+        self.change = f"step {self._steps} {took}; the plan was changed: {more}"
+        self._changes += 1
+        self._begin(plan)
+
+    def _begin(self, plan: Rewritten) -> None:
+        known = next((tried for tried in self._all if tried.plan is plan), None)
+        self._now = known or _Tried(plan)
+        self._now.steps = 0
+        if known is None:
+            self._all.append(self._now)
