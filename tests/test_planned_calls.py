@@ -9,6 +9,7 @@ from equality import fresh, noise
 
 import tfgc
 from tfgc._framework import graph_optimizer
+from tfgc._units import format_bytes
 
 L = keras.layers
 X, Y = noise(16, 24, 24, 3), noise(16, 4, seed=2)
@@ -202,6 +203,36 @@ def test_a_larger_batch_is_planned_again_within_a_budget(capsys):
     assert latest.predicted_bytes <= 20_000_000
     with pytest.raises(tfgc.InfeasibleBudgetError):
         gradients(tfgc.enable(fresh(net), budget="1MB"))
+
+
+def held_in_loops():
+    """For budgets what the status says, and what steps really need, in a loop that is not compiled."""
+    found = []
+    for budget in ("60%", "20MB", "12MB"):
+        model = keras.Sequential([keras.Input((64,)), *(L.Dense(64, "gelu") for _ in range(12))])
+        tfgc.enable(model, budget=budget, verbose=0)
+        x, needed = tf.random.stateless_normal((4096, 64), (1, 2)), []
+        try:
+            for _ in range(6):
+                with tfgc.peak() as peak, tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(model(x, training=True) ** 2)
+                    tape.gradient(loss, [v.value for v in model.trainable_variables])
+                needed.append(peak.peak_bytes - peak.held_bytes)
+            found.append((tfgc.status(model).plans[0], needed))
+        except tfgc.InfeasibleBudgetError as error:
+            found.append(str(error))
+    return found
+
+
+def test_budgets_hold_in_loops_by_what_steps_are_measured_to_need():
+    *held, refused = memory.alone(held_in_loops)
+    for now, needed in held:
+        budget = now.plan.outlook.budget_bytes
+        assert max(needed[4:]) <= now.measured_bytes <= budget
+        assert f"budget held: {format_bytes(now.measured_bytes)} measured" in str(now)
+        assert tfgc.Plan.from_json(now.plan.to_json()).outlook.ratio == now.plan.outlook.ratio > 0
+    assert len(set(held[1][1])) > 1  # It left room for less work.
+    assert "measured; variables" in refused
 
 
 class Undecided(keras.Model):

@@ -34,7 +34,10 @@ OF_A_RESULT = (
 
 
 class Backward:
-    """What a tape keeps of a call: the arguments that its backward pass reads, and none of the results."""
+    """What a tape keeps of a call: the arguments that its backward pass reads, and none of the results.
+
+    `done` is called once, when the first backward pass by a plan has run.
+    """
 
     def __init__(
         self,
@@ -43,8 +46,9 @@ class Backward:
         joint: Joint,
         tensors: Sequence[tf.Tensor],
         kept: Sequence[tf.Tensor],
+        done: Callable[[], None] | None = None,
     ) -> None:
-        self._name = name
+        self._name, self._done = name, done
         directions: Directions = held()
         self._held, self._through = held, tuple(joint.through)
         self._sources = [id(tensors[s.position] if s.variable is None else s.variable.handle) for s in joint.sources]
@@ -87,8 +91,11 @@ class Backward:
             dy = [_unfolded(graph_building.capture(tf.convert_to_tensor(upstream[k]))) for k in asked]
             if directions.segments is not None and through == self._through and not recorded and self._may_take():
                 found = iter(self._by_segments(directions, stateful, dy, flat))
+                if self._done is not None:
+                    self._done()
             else:
                 found = iter(self._again(directions, stateful, dy, through, flat, recorded))
+        self._done = None
         return [_gradient([next(found) for _ in range(n)] if k in wanted else []) for k, n in enumerate(parts)]
 
     def _wanted(self, parts: Sequence[int], sources: Collection[int] | None) -> set[int]:

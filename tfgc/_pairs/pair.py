@@ -125,11 +125,14 @@ class Pair:
         tensors = [*tensors, *self.outer]
         sources = [tensors[s.position] if s.variable is None else s.variable.handle for s in joint.sources]
         through = joint.through if sources else []
+        planned = directions.planned if through and tf.executing_eagerly() else None
+        ended = planned and planned.begun(tensors)
         with private_api.no_recording():
             found = directions.forward(bool(through))(tensors)
         made = found[: len(joint.made)]
         if through:
-            backward = Backward(self._name, self._held(), joint, tensors, found[len(made) :])
+            done = None if ended is None else lambda: self._plan_by(ended())
+            backward = Backward(self._name, self._held(), joint, tensors, found[len(made) :], done)
             results = graph_gradients.attached([made[i] for i in through], sources, backward, backward.asked)
             backward.results = list(map(weakref.ref, results))
             for i, result in zip(through, results):
@@ -142,6 +145,12 @@ class Pair:
         for layer, loss in zip(joint.losses, made[count:]):
             layer.add_loss(loss)
         return joint.packing.unpack(made[:count])
+
+    def _plan_by(self, plan: SizedPlan | None) -> None:
+        """Let calls that follow run by what another plan makes of the trace, if there is one."""
+        if plan is not None:
+            self._plan = plan
+            vars(self).pop("directions", None)
 
     def _held(self) -> Callable[[], Any]:
         """What finds the directions. In a graph the owner holds them as long as the graph lives."""

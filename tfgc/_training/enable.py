@@ -56,8 +56,8 @@ def enable(
             operations of a step is what that step is cut by; a step with other operations is planned by the strategy
             and the budget of the plan.
         budget: What a step may use: bytes, "4GB", "70%" or 0.7 of the plain step's peak, or "auto", as for
-            `tfgc.plan`. Default: no budget, the least peak. In loops of your own it is compared with what is simulated
-            of the model's call and its gradients; bytes leave 30 % for what an allocator adds.
+            `tfgc.plan`. Default: no budget, the least peak. Steps are measured, and change the plan at most
+            three times; in a loop of your own from the start of the model's call to the end of its gradients.
         strategy: A strategy and, as further arguments, its options: `strategy="uniform", segments=4`. Default: the
             fastest plan within the budget; without one `optimal`. Where that saves less than 5 % of a step, nothing
             is changed, and a `NothingSavedWarning` says why. It cuts the operations of any model's step, in

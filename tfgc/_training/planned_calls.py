@@ -5,7 +5,6 @@ Then all that a plan depends on is there to be seen: sizes, batch, mode, what tr
 
 import dataclasses
 import time
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -29,27 +28,16 @@ from tfgc._planning.step_plans import StepPlans
 from tfgc._planning.trace_plans import TracePlans
 from tfgc._tracing import functional_graphs
 from tfgc._training import layer_calls, out_of_memory, plan_report
+from tfgc._training.planned_call import PlannedCall
 from tfgc._training.training_state import TrainingState
 from tfgc._training.whole_step import PART, WholeStep, planned_step
 
-# Plans that a model keeps, of those that were used last.
-_MOST_PLANS = 8
+_MOST_PLANS = 8  # that a model keeps, of those that were used last
 _OPEN = (
     "budget={0!r}: the step is traced without a batch size or with other open sizes, so its bytes are not known. Fix "
     "them in the data, with dataset.batch(n, drop_remainder=True) and by padding to one size, or plan ahead: "
     "tfgc.enable(model, tfgc.plan(model, example=batch, budget={0!r}))"
 )
-
-
-@dataclasses.dataclass(eq=False)
-class PlannedCall:
-    """What was planned for a kind of call."""
-
-    step: PlannedStep
-    plans: TracePlans
-    is_reported: bool = False
-    weights: int = 0  # that the model had
-    sizes: tuple = ()  # of what it was planned for
 
 
 class PlannedCalls:
@@ -63,8 +51,7 @@ class PlannedCalls:
 
     def __init__(self, model: keras.Model, request: Request, verbose: bool | None) -> None:
         self._model, self._verbose, self._training = model, verbose, TrainingState(model)
-        self._call: Callable = model.call
-        self._train_step: Callable = model.train_step
+        self._call, self._train_step = model.call, model.train_step
         self.has_budget = request.budget is not None
         self.whole = WholeStep(model, request, self._training, verbose)
         self._request = self.whole.request
@@ -75,13 +62,13 @@ class PlannedCalls:
             self._call, model.name, Code(model), self._plan, is_bounded=self.has_budget, otherwise=self._by_parts
         )
         self._is_in_parts = False
-        self._rows: int | None = None
+        self._rows, self._is_eager = None, False  # of the latest call
         self.note: str | None = None
 
     @property
     def plans(self) -> dict[Signature, PlannedStep]:
         """The plans that were made, by signature."""
-        return {key: planned.step for key, planned in self._made.copy().items()} | self.whole.made.copy()
+        return {key: planned.measured for key, planned in self._made.copy().items()} | self.whole.made.copy()
 
     @property
     def latest(self) -> PlannedStep | None:
@@ -109,6 +96,7 @@ class PlannedCalls:
         call_checks.refuse_tf1_graph(f"the enabled {self._model.name!r}")
         if any(tf.is_tensor(t) and t.shape.rank and t.shape[0] is None for t in tf.nest.flatten((args, kwargs))):
             self._rows = fit_loop.batch_size()
+        self._is_eager = tf.executing_eagerly()
         try:
             made, pair = self._pairs.run(args, kwargs)
         except TfgcError as error:
@@ -174,9 +162,10 @@ class PlannedCalls:
                 raise OptionError(_OPEN.format(self._request.budget))
             trace = trace.counting(function_trace.rows_of(sizes), sizes)
         fixed, of_call = budgets.fixed_bytes(self._model), StepPlans(reading.as_run(trace))
-        plans = TracePlans(trace, self._request, sizes, False, fixed, of_call)
+        request = self._request.after(c.plans.watch.ratio for c in self._made.copy().values())
+        plans = TracePlans(trace, request, sizes, self._is_eager, fixed, of_call)
         step = planned_step(plans, time.perf_counter() - start, tuple(shape or () for shape in shapes))
         if not is_known:
             step = dataclasses.replace(step, predicted_bytes=None, plain_bytes=None)
-        self._newest = PlannedCall(step, plans)
-        return Planned(plans.plan.step, self._newest)
+        self._newest = call = PlannedCall(step, plans, name=self._model.name, verbose=self._verbose)
+        return call.runs

@@ -117,7 +117,7 @@ class WholeStep:
     def watched(self, run: Callable[[], Any], build: Callable[[], Any]) -> Any:
         """What a step gives; where its peak shows that another plan is better, it is built anew."""
         plans = None if self.latest is None else self._plans.get(self.latest)
-        if self.is_off or not (plans is None or plans.is_watched):
+        if not (plans is None or plans.is_watched):
             return run()
         results, made_bytes = function_peaks.measured(run, (), {}, plans is None)
         plans = None if self.latest is None else self._plans.get(self.latest)
