@@ -31,6 +31,7 @@ class PlannedStep:
     unchanged: str | None = None
     shapes: Shapes = ()
     measured_bytes: int | None = None  # what a step was measured to need
+    changes: int = 0  # of the plan, by what steps were measured to need
     is_asked_for: bool = False  # whether a budget or a strategy says how a step is planned that is planned as a whole
 
     def measured(self, watch: Watch) -> "PlannedStep":

@@ -44,6 +44,11 @@ class Watch:
         given_bytes: Of its arguments.
         budget_bytes: What it may need, or None.
         ratio: Measured by simulated bytes without variables, if an earlier step was measured.
+
+    Attributes:
+        ratio: The same of the step that was measured last.
+        changes: How often the plan was changed by that.
+        change: Why it was the last time.
     """
 
     def __init__(
@@ -51,8 +56,8 @@ class Watch:
     ) -> None:
         self._variables, self._given, self._budget, self.ratio = variable_bytes, given_bytes, budget_bytes, ratio
         self._all: list[_Tried] = []
-        self._changes = self._steps = 0
-        self.change = ""  # why the plan changed last
+        self.changes = self._steps = 0
+        self.change = ""
         self._begin(plan)
 
     @property
@@ -78,11 +83,11 @@ class Watch:
     @property
     def may_change(self) -> bool:
         """Whether the plan in use should change: it needs more than the budget, or so little that another may do."""
-        if self._budget is None or self._changes == _MOST_CHANGES:
+        if self._budget is None or self.changes == _MOST_CHANGES:
             return False
         is_roomy = self._now.steps == STEPS and self._now.needed_bytes < _ROOMY * self._budget
         # One that turns out to need more must be taken back.
-        return self.is_over or (is_roomy and self._changes + 1 < _MOST_CHANGES)
+        return self.is_over or (is_roomy and self.changes + 1 < _MOST_CHANGES)
 
     def saw(self, made_bytes: int) -> None:
         """Take in what a step made at its peak by the plan in use, its arguments included."""
@@ -98,7 +103,7 @@ class Watch:
     def room(self) -> int:
         """Bytes that the next plan may be simulated to make, by what was measured."""
         assert self._budget is not None
-        aim = _AIM if self._changes + 1 < _MOST_CHANGES else _LAST_AIM
+        aim = _AIM if self.changes + 1 < _MOST_CHANGES else _LAST_AIM
         return int((aim * self._budget - self._variables) / (self.ratio or ADDED)) - self._given
 
     def held(self) -> Rewritten | None:
@@ -122,7 +127,7 @@ class Watch:
         took = f"took {much} more than {budget}" if part > 0 else f"left {much} of {budget}"
         more = f"{format_percent(plan.overhead, '.0f')} more work" if not plan.unchanged else "nothing is recomputed"
         self.change = f"step {self._steps} {took}; the plan was changed: {more}"
-        self._changes += 1
+        self.changes += 1
         self._begin(plan)
 
     def _begin(self, plan: Rewritten) -> None:

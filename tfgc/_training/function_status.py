@@ -19,7 +19,8 @@ class TraceStatus(Brief):
         held_bytes: Of both, variables and arguments.
         overhead: Work on top of the plain step's, as a fraction of it.
         budget_bytes: What the budget comes to, or None.
-        measured_bytes: What it was measured to need, or None.
+        measured_bytes: What it was measured to need most by its plan, or None.
+        changes: How often the plan was changed by that.
         unchanged: Why it runs as it is, or "".
         cuts: Where its forward part is cut: the name of each operation, and bytes that are stored of what lies between
             it and the cut before.
@@ -32,6 +33,7 @@ class TraceStatus(Brief):
     overhead: float
     budget_bytes: int | None
     measured_bytes: int | None
+    changes: int
     unchanged: str
     cuts: tuple[tuple[str, int], ...]
     _more: str
@@ -98,7 +100,7 @@ def trace_status(plans: TracePlans) -> TraceStatus:
     """How a step runs for one signature."""
     return TraceStatus(
         plans.inputs, plans.needed_bytes, plans.plain_bytes, plans.held_bytes, plans.plan.overhead, plans.budget_bytes,
-        plans.watch.needed_bytes, plans.plan.unchanged, tuple(_cuts(plans)), _more(plans),
+        plans.watch.needed_bytes, plans.watch.changes, plans.plan.unchanged, tuple(_cuts(plans)), _more(plans),
     )  # fmt: skip
 
 

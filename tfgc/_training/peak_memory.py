@@ -9,7 +9,7 @@ from tfgc._errors import TfgcError, UncountedMemoryWarning, warn
 from tfgc._framework import memory_counts
 from tfgc._framework.model_checks import check_backend
 from tfgc._planning import budgets
-from tfgc._training.stand_ins import promised_bytes
+from tfgc._training.stand_ins import changes_of, promised_bytes
 from tfgc._units import format_measured
 
 if TYPE_CHECKING:  # Keras's stands behind a decorator without types
@@ -72,7 +72,8 @@ class PeakMemory(_Callback):
     Other callbacks in the list see the value if they come after this one; `History` and the progress bar always do.
 
     Attributes:
-        step_bytes: After training, the most bytes that a step needed; None if no batch was trained on, or not counted.
+        step_bytes: After training, the most bytes that a step needed by its last plan; None if no batch was trained on,
+            or not counted.
         predicted_bytes: What the plan predicts for it, or None.
         budget_bytes: The budget of the plan in bytes, or None.
 
@@ -96,7 +97,7 @@ class PeakMemory(_Callback):
         check_backend(f"{self.model.name!r}")
         self._devices = memory_counts.devices()
         # Calls of the train function, and the most that a step needed: in the first ones, an epoch and all.
-        self._calls = self._of_first = self._of_epoch = self._most = 0
+        self._calls = self._of_first = self._of_epoch = self._most = self._changes = 0
         try:
             self._peaks = memory_counts.Peaks(self._devices)
         except TfgcError as error:
@@ -117,6 +118,8 @@ class PeakMemory(_Callback):
             return
         step = max(peak - self._peaks.held[device] for device, peak in peaks.items()) + self._held
         self._calls += 1
+        if (changes := changes_of(self.model)) != self._changes:
+            self._changes, self._most = changes, 0  # what the plan before needed does not count
         if self._calls <= _LEFT_OUT:
             self._of_first = step
         else:

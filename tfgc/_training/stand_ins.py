@@ -59,6 +59,12 @@ def promised_bytes(model: keras.Model) -> tuple[int | None, int | None]:
     return predicted, plan and plan.outlook and plan.outlook.budget_bytes
 
 
+def changes_of(model: keras.Model) -> int:
+    """How often plans of an enabled model were changed by what steps were measured to need."""
+    own = stand_in(model)
+    return sum(made.changes for made in own.plans.values()) if isinstance(own, PlannedCalls) else 0
+
+
 def mode_of_fit(model: Any) -> str:
     """The mode in which `fit` runs the steps of a compiled model."""
     return "compiled" if model.run_eagerly else "xla" if model.jit_compile else "graph"

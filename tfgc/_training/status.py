@@ -32,7 +32,8 @@ class PlanStatus(Brief):
         overhead: Work on top of the plain step's, as a fraction of it; None if unknown.
         planning_seconds: How long planning took at the first call; None for a plan that was given.
         unchanged: Why nothing is recomputed, or None.
-        measured_bytes: What a step of `fit` was measured to need in the first steps by this plan, or None.
+        measured_bytes: What a step was measured to need most by this plan, or None.
+        changes: How often the plan was changed by what steps were measured to need.
     """
 
     plan: Plan | None
@@ -46,6 +47,7 @@ class PlanStatus(Brief):
     planning_seconds: float | None = None
     unchanged: str | None = None
     measured_bytes: int | None = None
+    changes: int = 0
 
     def __str__(self) -> str:
         name = f"{self.part}: " if self.part else ""
@@ -171,5 +173,5 @@ def _given(plan: Plan, part: str) -> PlanStatus:
 def _made(made: PlannedStep, part: str = "", sizes: Any = None) -> PlanStatus:
     return PlanStatus(
         made.plan, part, made.mode, sizes, made.batch_size, made.predicted_bytes, made.plain_bytes, made.overhead,
-        made.seconds, made.unchanged, made.measured_bytes,
+        made.seconds, made.unchanged, made.measured_bytes, made.changes,
     )  # fmt: skip

@@ -178,7 +178,8 @@ def planned_step(plans: TracePlans, seconds: float, shapes: Any) -> PlannedStep:
     made = plans.plan
     return PlannedStep(
         plans.described(), "graph", plans.rows, plans.needed_bytes, plans.plain_bytes, made.overhead, seconds,
-        _why_unchanged(plans), shapes=shapes, is_asked_for=plans.request.says_how,
+        _why_unchanged(plans), shapes=shapes, changes=plans.watch.changes,
+        is_asked_for=plans.request.says_how,
     )  # fmt: skip
 
 
