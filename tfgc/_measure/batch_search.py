@@ -12,8 +12,9 @@ from tfgc._records.job import LargestBatch
 FIRST = 16
 # So many batches in a row must be predicted not to fit above the one that does.
 ABOVE = 4  # each takes a trace
-# Runs to confirm one way of training, at most; two or three are enough where predictions are good.
-RUNS = 8
+# Runs to confirm one way of training, at most, and with those that die without a figure; two or three are enough where
+# predictions are good.
+FIGURES, RUNS = 5, 8
 # A batch that fits is confirmed by one that does not at most this part above, or one sample.
 _CLOSE = 0.02
 
@@ -82,7 +83,7 @@ def confirm(way: LargestBatch, budget: int, measure: Callable[[int], int | None]
             fits = guess
         else:
             fails, short = guess, short + (count is None)
-        if fails - fits <= _step(fits):
+        if fails - fits <= _step(fits) or len(known) - short == FIGURES:
             break
         guess = _next(way, budget, known, fits, fails, short)
     return fits, None if fails > MOST else fails, fails - fits <= _step(fits)

@@ -13,10 +13,11 @@ from tfgc._core.confirmation import Confirmation
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
 from tfgc._framework.model_checks import check_model
-from tfgc._measure import measured_budget, shipped
+from tfgc._measure import shipped, within_budget
 from tfgc._measure.measured_step import MeasuredStep
 from tfgc._planning import budgets
 from tfgc._planning.budgets import Budget
+from tfgc._planning.watch import MOST_CHANGES
 from tfgc._tracing.synthetic import Shapes
 from tfgc.strategies import Strategy
 
@@ -64,9 +65,9 @@ def plan(
         loss: What `model.compile` takes for one loss. Default: the one that the model is compiled with, else the mean
             of its outputs.
         confirm: Whether to run five steps by the plan in a child process, and to compare what TensorFlow's allocator
-            reports with the prediction. Where a budget is missed, or 5 % of the prediction are left over, the budget
-            is corrected by the difference and planned for again; at most five plans are run, and three more that need
-            slightly more than the least where that one does not fit. `plan.explain()` says what was measured. A model
+            reports with the prediction. Where a budget is missed, or more than 5 % of it are left, the next plan is
+            chosen by the ratio of measured to predicted bytes, as in training: at most four are run. `plan.explain()`
+            says what was measured, and the ratio is saved with the plan. A model
             that Keras cannot serialize is built there by a function: `confirm=build`.
             With `mode="xla"`, the name of a GPU that is not there, as for `tfgc.compiled_memory`: plans are compiled
             for it instead of being run, and a share as budget is one of the compiled plain step.
@@ -112,13 +113,10 @@ def plan(
         with _progress.bar(model.name, 1, "plans", shown) as runs:
             return _noted(made, Confirmation(asked.measure(made, step, runs), step.needed_bytes, target=asked.target))
     total = budgets.budget_bytes(budget, asked.plain_bytes, budgets.resident_bytes(model))
-    most = measured_budget.RUNS + len(measured_budget.NEIGHBOURS)
-    with _progress.bar(model.name, most, "plans at most", shown) as runs:
-        best, count = measured_budget.fitting(
-            total, lambda limit: asked.plan(f"{max(limit, 1)}B"), asked.predict,
-            lambda plan, step: asked.measure(plan, step, runs),
-        )  # fmt: skip
-    return _noted(best.plan, Confirmation(best.measured, best.predicted, total, count, asked.target))
+    with _progress.bar(model.name, MOST_CHANGES + 1, "plans at most", shown) as runs:
+        made, found, ratio = within_budget.found(asked, total, runs)
+    made = _noted(made, found)
+    return dataclasses.replace(made, outlook=made.outlook and made.outlook.by_ratio(ratio))
 
 
 def _check(confirm: Any, mode: str) -> None:

@@ -43,7 +43,7 @@ def max_batch(
     Predicted first, in a child process. Then child processes run real steps (in `tf.function`, squared error, seeded
     noise) at the predicted batch and around it, until one batch is measured to fit and one at most 2 % or one sample
     above it not to: two to four runs each for plain training and the strategy where the prediction is good, at most
-    eight.
+    five, and up to eight where some run out of memory.
 
     What fits is the whole step as TensorFlow's allocator counts it: weights, gradients, optimizer slots and
     activations, as in `tfgc.plan`, and besides the batch itself, inputs and targets, which lie on the device

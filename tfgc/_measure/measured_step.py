@@ -37,9 +37,9 @@ class MeasuredStep:
         plain = self.predict(None)
         return plain.needed_bytes if self.target is None else self.measure(None, plain)
 
-    def plan(self, budget: Budget | None) -> Plan:
-        """The plan of a budget, by predictions."""
-        return planner.plan(self.model, self.batch_size, budget=budget, **self.common, **self.options)
+    def plan(self, budget: Budget | None, ratio: float | None = None) -> Plan:
+        """The plan of a budget, by predictions and the ratio of measured to predicted bytes."""
+        return planner.plan(self.model, self.batch_size, budget=budget, ratio=ratio, **self.common, **self.options)
 
     def predict(self, plan: Plan | None) -> Prediction:
         """What the step needs by a plan, or if nothing is recomputed."""

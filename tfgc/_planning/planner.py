@@ -26,13 +26,14 @@ def plan(
     example: Any = None,
     optimizer: keras.Optimizer | str | None = None,
     loss: Any = None,
+    ratio: float | None = None,
     **options: Any,
 ) -> Plan:
     """Choose what to keep and what to recompute when `model` trains: `tfgc.plan` without `confirm`."""
     if budget is not None:
         ahead.check_batch(model, batch_size, example)
     plans = ahead.plans_for(model, batch_size, example, mode, input_shapes, loss, optimizer)
-    made = ahead.chosen(plans, Request(strategy, budget, options))
+    made = ahead.chosen(plans, Request(strategy, budget, options, ratio=ratio))
     is_known = batch_size is not None or example is not None or example_sizes.declared_batch(model) is not None
     return made if is_known else of_one_sample(made)
 

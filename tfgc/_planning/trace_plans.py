@@ -15,6 +15,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, PlanMismatchError
 from tfgc._framework import private_api
 from tfgc._planning import budgets, described
+from tfgc._planning.function_peaks import unseen
 from tfgc._planning.function_trace import given_to, rows_of
 from tfgc._planning.request import Request
 from tfgc._planning.step_plans import Rewritten, StepPlans
@@ -67,6 +68,7 @@ class TracePlans:
         self.budget_bytes: int | None = None
         if request.budget is not None:
             self.budget_bytes = budgets.budget_bytes(request.budget, lambda: self.plain_bytes, self.held_bytes)
+        self._unseen: dict[int, int] = {}  # bytes by plan that TensorFlow does not count
         self.note, self._may_correct = "", may_correct  # what became of the plan that was given
         self._run_by(self._first())
         self._stays = request.plan is not None and not self.note
@@ -83,7 +85,7 @@ class TracePlans:
             self._stays = True
 
     def _run_by(self, plan: Rewritten) -> None:
-        self.plan = plan
+        self.plan: Rewritten = plan
         self.watch = Watch(plan, self.variable_bytes, self._given_bytes, self.budget_bytes, self.request.ratio)
 
     @property
@@ -122,37 +124,23 @@ class TracePlans:
         Raises:
             InfeasibleBudgetError: If it is the least plan, and a step needed more than the budget.
         """
-        self.watch.saw(made_bytes)
-        if self._stays or not self.watch.may_change:
+        self.watch.saw(made_bytes + self._unseen_bytes(self.plan))
+        if self._stays:
             return False
-        found = self._with_less() if self.watch.is_over else self._with_more()
+        try:
+            found = self.watch.next(self._within, self._least)
+        except InfeasibleBudgetError:
+            with budgets.explained(self.request.budget):
+                raise self._infeasible(self.plan, self.watch.least_bytes, "measured") from None
         if found is not None:
             self.watch.use(found)
             self.plan = found
         return found is not None
 
-    def _with_less(self) -> Rewritten:
-        """A plan that held, or else one that should by what was measured."""
-        if (held := self.watch.held()) is not None:
-            return held
-        try:
-            found = self._within(self.watch.room)
-        except InfeasibleBudgetError:
-            found = self._least()
-        if found.peak_bytes < self.plan.peak_bytes:
-            return found
-        with budgets.explained(self.request.budget):
-            raise self._infeasible(self.plan, self.watch.least_bytes, "measured")
-
-    def _with_more(self) -> Rewritten | None:
-        """A plan of less work that should still hold by what was measured, or None."""
-        if self.plan.unchanged:
-            return None
-        with contextlib.suppress(InfeasibleBudgetError):
-            found = self._within(self.watch.room)
-            if found.overhead < self.plan.overhead and not self.watch.has_failed(found):
-                return found
-        return None
+    def _unseen_bytes(self, plan: Rewritten) -> int:
+        if id(plan) not in self._unseen:
+            self._unseen[id(plan)] = unseen(plan.step)
+        return self._unseen[id(plan)]
 
     def _first(self) -> Rewritten:
         if not self.trace.calls:

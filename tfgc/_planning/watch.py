@@ -4,42 +4,39 @@ Measured bytes move by some percent from step to step, and the first step by a p
 layouts of weights): it is judged only if it needs more than the budget, else three steps are.
 """
 
+import contextlib
 import dataclasses
-import functools
+from collections.abc import Callable
+from typing import Any
 
-from tfgc._planning.function_peaks import unseen
-from tfgc._planning.step_plans import Rewritten
+from tfgc._errors import InfeasibleBudgetError
 from tfgc._units import format_bytes, format_percent
 
 # What allocators add to a simulated peak, at most, before it was measured.
 ADDED = 1.3
 # Steps by a plan that holds until it is judged, and changes of plan at most.
-STEPS, _MOST_CHANGES = 3, 3
+STEPS, MOST_CHANGES = 3, 3
 # A step that needs less of its budget may do with less recomputation.
 _ROOMY = 0.95
-# What of the budget the next plan should need by what was measured, and the last one.
-_AIM, _LAST_AIM = 0.98, 0.95
+# What of the budget the next plan should need by what was measured: in the first steps, where it may miss once more,
+# and later. The ratio of one plan predicts the next one within 5 %.
+_AIM, _LATER_AIM = 0.98, 0.95
 
 
 @dataclasses.dataclass(eq=False)
 class _Tried:
     """A plan, the steps that ran by it, and the most bytes that one needed, 0 if none counts so far."""
 
-    plan: Rewritten
+    plan: Any
     steps: int = 0
     needed_bytes: int = 0
-
-    @functools.cached_property
-    def unseen_bytes(self) -> int:
-        """Bytes of a step that TensorFlow does not count."""
-        return unseen(self.plan.step)
 
 
 class Watch:
     """The plans of a step that were tried; one is in use.
 
     Args:
-        plan: The first one.
+        plan: The first one. It has `peak_bytes` of its own buffers, `overhead`, and why it is `unchanged`.
         variable_bytes: Of variables that the step holds.
         given_bytes: Of its arguments.
         budget_bytes: What it may need, or None.
@@ -52,7 +49,7 @@ class Watch:
     """
 
     def __init__(
-        self, plan: Rewritten, variable_bytes: int, given_bytes: int, budget_bytes: int | None, ratio: float | None
+        self, plan: Any, variable_bytes: int, given_bytes: int, budget_bytes: int | None, ratio: float | None
     ) -> None:
         self._variables, self._given, self._budget, self.ratio = variable_bytes, given_bytes, budget_bytes, ratio
         self._all: list[_Tried] = []
@@ -83,17 +80,19 @@ class Watch:
     @property
     def may_change(self) -> bool:
         """Whether the plan in use should change: it needs more than the budget, or so little that another may do."""
-        if self._budget is None or self.changes == _MOST_CHANGES:
+        if self._budget is None or self.changes == MOST_CHANGES:
             return False
-        is_roomy = self._now.steps == STEPS and self._now.needed_bytes < _ROOMY * self._budget
-        # One that turns out to need more must be taken back.
-        return self.is_over or (is_roomy and self.changes + 1 < _MOST_CHANGES)
+        is_roomy = (
+            not self._now.plan.unchanged and self._now.steps == STEPS and self._now.needed_bytes < _ROOMY * self._budget
+        )
+        # One that turns out to need more is taken back, which is another change.
+        return self.is_over or (is_roomy and self.changes + 1 < MOST_CHANGES)
 
     def saw(self, made_bytes: int) -> None:
-        """Take in what a step made at its peak by the plan in use, its arguments included."""
+        """Take in what a step needed at its peak by the plan in use, without variables."""
         now = self._now
         now.steps, self._steps = now.steps + 1, self._steps + 1
-        needed = self._variables + made_bytes + now.unseen_bytes
+        needed = self._variables + made_bytes
         if now.steps > 1 or (self._budget is not None and needed > self._budget):
             now.needed_bytes = max(now.needed_bytes, needed)
             simulated = self._given + now.plan.peak_bytes
@@ -103,22 +102,52 @@ class Watch:
     def room(self) -> int:
         """Bytes that the next plan may be simulated to make, by what was measured."""
         assert self._budget is not None
-        aim = _AIM if self.changes + 1 < _MOST_CHANGES else _LAST_AIM
+        aim = _AIM if self._steps < STEPS else _LATER_AIM
         return int((aim * self._budget - self._variables) / (self.ratio or ADDED)) - self._given
 
-    def held(self) -> Rewritten | None:
-        """Of the plans that were measured to hold, that of least work."""
+    def next(self, within: Callable[[int], Any], least: Callable[[], Any]) -> Any:
+        """The plan for the steps that follow, if it should be another one; else None.
+
+        Args:
+            within: Gives the plan of least work in a room, or raises `InfeasibleBudgetError`.
+            least: Gives the plan of least peak.
+
+        Raises:
+            InfeasibleBudgetError: If it is the least plan, and a step needed more than the budget.
+        """
+        if not self.may_change:
+            return None
+        assert self._budget is not None
+        now = self._now.plan
+        if not self.is_over:
+            with contextlib.suppress(InfeasibleBudgetError):
+                found = within(self.room)
+                if found.overhead < now.overhead and not self._has_failed(found):
+                    return found
+            return None
+        if (held := self.held()) is not None:
+            return held
+        try:
+            found = within(self.room)
+        except InfeasibleBudgetError:
+            found = least()
+        if found.peak_bytes >= now.peak_bytes:
+            raise InfeasibleBudgetError(self._budget, self.least_bytes, "the step", " as measured")
+        return found
+
+    def held(self) -> Any:
+        """Of the plans that were measured to hold, that of least work, or None."""
         assert self._budget is not None
         found = [tried.plan for tried in self._all if 0 < tried.needed_bytes <= self._budget]
         return min(found, key=lambda plan: plan.overhead, default=None)
 
-    def has_failed(self, plan: Rewritten) -> bool:
+    def _has_failed(self, plan: Any) -> bool:
         """Whether a plan that needs no more was measured to need more than the budget."""
         assert self._budget is not None
         failed = [tried.plan.peak_bytes for tried in self._all if tried.needed_bytes > self._budget]
         return any(plan.peak_bytes >= most for most in failed)
 
-    def use(self, plan: Rewritten) -> None:
+    def use(self, plan: Any) -> None:
         """Go on with another plan."""
         assert self._budget is not None
         part = self._now.needed_bytes / self._budget - 1
@@ -130,7 +159,7 @@ class Watch:
         self.changes += 1
         self._begin(plan)
 
-    def _begin(self, plan: Rewritten) -> None:
+    def _begin(self, plan: Any) -> None:
         known = next((tried for tried in self._all if tried.plan is plan), None)
         self._now = known or _Tried(plan)
         self._now.steps = 0
