@@ -71,14 +71,13 @@ class RewrittenFunction:
             return plain(*args, **kwargs)
         self._call.arguments = args, kwargs
         try:
-            plans = self._watched(args, kwargs)
-            if plans is None:
+            if (plans := self._watched(args, kwargs)) is None:
                 return self._runs(*args, **kwargs)
-            returned, made_bytes = measured(self._runs, args, kwargs)
+            count, (returned, made_bytes) = len(self.plans), measured(self._runs, args, kwargs)
         finally:
             self._call.arguments = None
         self._is_measured = made_bytes is not None
-        if made_bytes is not None and plans.saw(made_bytes):
+        if made_bytes is not None and len(self.plans) == count and plans.saw(made_bytes):
             self._say(plans.watch.change)
             self._runs = self._emitted()
         return returned
@@ -176,8 +175,7 @@ class RewrittenFunction:
         finally:
             self._is_built = False
         found = self._traces.setdefault(key := id(found.function), found)  # gradient calls were noted when it was made
-        plans = self.plans.get(key)
-        if plans is None:
+        if (plans := self.plans.get(key)) is None:
             may_correct = self._is_measured and not private_api.in_xla()
             plans = self.plans[key] = TracePlans(found, self._request, shapes, may_correct)
             self._say(line(plans))
@@ -193,7 +191,9 @@ class RewrittenFunction:
         is_settled = all_plans and not any(each.is_watched or each.is_too_small(shapes) for each in all_plans)
         if is_settled or not (self._is_measured and tf.executing_eagerly()):
             return None
-        plans = self._graphs.get(concrete_functions.concrete(self._runs, args, kwargs).graph)
+        is_only = len(all_plans) == 1 and not all_plans[0].is_open  # unless this call is traced: then there are more
+        graph = None if is_only else concrete_functions.concrete(self._runs, args, kwargs).graph
+        plans = all_plans[0] if is_only else self._graphs.get(graph)
         if plans is not None and plans.is_too_small(shapes):
             plans = self.plans[id(plans.trace.function)] = plans.larger(shapes)
             self._runs = self._emitted()
