@@ -167,8 +167,6 @@ def test_disable_gives_the_model_its_own_methods_back():
     assert not any("call" in vars(layer) for layer in model._flatten_layers())
     assert str(tfgc.status(model)) == "net: not enabled"
     tfgc.enable(model, verbose=0)
-    with pytest.raises(tfgc.OptionError, match="strategy='offload': this plans the layers of a functional model"):
-        tfgc.enable(model, strategy="offload")
     with pytest.raises(tfgc.OptionError, match="has no layer 'net/block'; layers have paths once the model is built"):
         tfgc.enable(Net(), layers="net/block")
 

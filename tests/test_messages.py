@@ -186,7 +186,7 @@ CALLS = [
     (lambda: tfgc.function(segment=3), "'segment'", "needs its name beside it, such as strategy='uniform'"),
     (lambda: tfgc.function(jit_complie=True), "'jit_complie'", "did you mean 'jit_compile'"),
     (lambda: tfgc.function(plan=3), "'plan'", "give a strategy or a budget"),
-    (lambda: tfgc.function(strategy="offload"), "'offload'", "leave it out"),
+    (lambda: tfgc.function(strategy="manual"), "'manual'", "needs the option keep=..."),
     (lambda: tfgc.function(strategy="sqrt", budget="1GB"), "budget='1GB'", "leave budget="),
     (lambda: tfgc.function(autograph="no"), "autograph='no'", "True or False"),
     (lambda: tfgc.enable("m"), "'m'", "give the model itself"),

@@ -436,3 +436,35 @@ def test_bytes_on_the_host_are_those_of_one_sample_in_a_plan_for_no_batch_size()
     waiting = [segment.host_bytes for segment in of_a_batch.segments]
     assert any(waiting)
     assert [segment.host_bytes for segment in plan.segments] == [n if n is None else n // 64 for n in waiting]
+
+
+def test_a_plan_that_is_made_ahead_says_what_waits_on_the_host():
+    model, batch = fresh(chain), (noise(BATCH, WIDTH), noise(BATCH, WIDTH))
+    model.compile("sgd", "mse")
+    for options, most in (({}, 5 * SIZE), ({"host_budget": 3 * SIZE}, 3 * SIZE)):
+        plan = tfgc.plan(model, example=batch, strategy="offload", **options)
+        assert sum(segment.host_bytes or 0 for segment in plan.segments) == most
+        plan = tfgc.Plan.from_json(plan.to_json())
+        found = tfgc.estimate(model, plan=plan, example=batch)
+        assert (found.host_bytes, found.needed_bytes) == (most, plan.outlook.needed_bytes)
+
+
+def after_fit(strategy):
+    two_devices()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    model, x = fresh(drawing), noise(4 * BATCH, WIDTH)
+    if strategy is not None:
+        tfgc.enable(model, strategy=strategy, verbose=0)
+    model.compile("adam", "mse")
+    with tf.device(DEVICE):
+        model.fit(x, x[:, :4], batch_size=BATCH, shuffle=False, verbose=0)
+    waiting = () if strategy is None else tfgc.status(model).plans[0].plan.segments
+    return [v.numpy() for v in model.variables], sum(segment.host_bytes or 0 for segment in waiting)
+
+
+@pytest.mark.gate
+def test_fit_gives_the_bits_of_plain_training():
+    (plain, _), (ours, waiting) = (memory.alone(after_fit, strategy) for strategy in (None, offloaded))
+    assert waiting
+    for a, b in zip(plain, ours, strict=True):
+        np.testing.assert_array_equal(b, a)

@@ -10,6 +10,7 @@ from tfgc import InfeasibleBudgetError, OptionError
 from tfgc._planning import candidates
 from tfgc._planning.step_plans import StepPlans
 from tfgc._rewrite.liveness import peak
+from tfgc._rewrite.on_host import host_bytes
 from tfgc._rewrite.order import ordered
 from tfgc._rewrite.recompute import Cut, recomputed
 from tfgc._step.step import Op, Step
@@ -132,3 +133,32 @@ def test_a_strategy_is_asked_with_its_options():
     for strategy, options in (("sqr", {}), ("sqrt", {"parts": 3}), ("sqrt", {"room": room})):
         with pytest.raises(OptionError):
             plans.by(strategy, **options)
+
+
+def by_thirds(n, offload):
+    """A chain of blocks of a megabyte, of which every three are recomputed, but for the last ones."""
+    step = step_of([(k - 1,) for k in range(n)], [MB] * n)
+    return ordered(recomputed(step, [Cut(k, offload=offload) for k in range(3, n, 3)]))
+
+
+def test_a_buffer_goes_to_the_host_as_soon_as_it_is_made_and_comes_back_ahead_of_its_use():
+    """The first segment reads what belongs to the caller, and the last one keeps its input."""
+    made = by_thirds(12, offload=True)
+    assert " ".join(made.ops[i].name for i in made.order) == (
+        "x f1 f2 f3 to_host/1/f3 f4 f5 f6 to_host/0/f6 f7 f8 f9 f10 f11 f12 g1.12 g1.11 g1.10 from_host/0/f6 "
+        "from_host/1/f3 again/1/2/f7 again/1/2/f8 again/1/2/f9 g1.9 g1.8 g1.7 g1.6 again/1/1/f4 again/1/1/f5 g1.5 g1.4 "
+        "g1.3 again/1/0/f1 again/1/0/f2 g1.2 g1.1 end1"
+    )
+
+
+def test_the_peak_counts_a_buffer_on_the_host_while_it_is_on_the_device():
+    peaks = {n: (peak(by_thirds(n, True)) // MB, host_bytes(by_thirds(n, True)) // MB) for n in (12, 15, 18)}
+    assert peaks == {12: (7, 2), 15: (7, 3), 18: (7, 4)}
+    assert peak(by_thirds(18, False)) - peak(by_thirds(12, False)) == 2 * MB
+
+
+def test_the_host_holds_no_more_than_it_may():
+    plans = StepPlans(step_of([(k - 1,) for k in range(24)], [MB] * 24))
+    free, bound = plans.by("offload"), plans.by("offload", host_budget="4MiB")
+    assert host_bytes(free.step) > 4 * MB >= host_bytes(bound.step) > 0
+    assert free.peak_bytes < bound.peak_bytes < plans.least().peak_bytes

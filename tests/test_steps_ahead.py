@@ -1,6 +1,7 @@
 """Plans made ahead of the steps of models without a graph of layers, and of layers that hold blocks."""
 
 import random
+import re
 import threading
 import time
 
@@ -504,7 +505,7 @@ class Branching(keras.Model):
     [
         (Branching, {"example": X}, "cannot be traced symbolically.*tfgc.enable\\(model, layers="),
         (Subclassed, {}, "give a batch, or its specs, as example="),
-        (Subclassed, {"example": X, "strategy": "manual", "keep": ["a"]}, "plans the layers of a functional model"),
+        (Subclassed, {"example": X, "strategy": "manual", "keep": ["a"]}, "there is no layer 'a' in the model"),
         (Subclassed, {"example": X, "strategy": "optimall"}, "did you mean 'optimal'"),
         (Subclassed, {"example": X, "budgt": "60%"}, "no option.*budgt"),
         (Subclassed, {"example": X, "budget": "70%", "mode": "compiled"}, "is predicted in 'graph' and 'xla'"),
@@ -567,3 +568,51 @@ def steps_with_silu():
 def test_what_a_custom_gradient_reads_is_stored_though_its_maker_runs_again():
     for measured, predicted in memory.alone(steps_with_silu):
         assert predicted == pytest.approx(measured, rel=0.07)
+
+
+class TwoLayers(L.Layer):
+    def __init__(self, **names):
+        super().__init__(**names)
+        self.parts = [L.Dense(8, "softplus", name=name) for name in ("a", "b")]
+
+    def call(self, x):
+        return self.parts[1](self.parts[0](x))
+
+
+class Shared(keras.Model):
+    """A layer that holds layers is called twice, around another one."""
+
+    def __init__(self):
+        super().__init__()
+        self.pair, self.between, self.head = TwoLayers(name="pair"), TwoLayers(name="between"), L.Dense(4, name="head")
+
+    def call(self, x):
+        return self.head(self.pair(self.between(self.pair(x))))
+
+
+def shared():
+    inputs = keras.Input((8,))
+    pair, between = TwoLayers(name="pair"), TwoLayers(name="between")
+    return keras.Model(inputs, L.Dense(4, name="head")(pair(between(pair(inputs)))))
+
+
+@pytest.mark.parametrize("build", [Shared, shared])
+@pytest.mark.parametrize(
+    ("keep", "ends"),
+    [
+        (["pair"], ["b", "pair", "b", "pair"]),
+        (["between"], ["b", "between"]),
+        (["pair/a"], ["a", "pair", "a", "pair"]),
+        (["a"], ["a", "pair", "a", "between", "a", "pair"]),
+        (["between/b", "pair:1/a"], ["b", "between", "a", "pair"]),
+    ],
+)
+def test_manual_cuts_a_step_behind_the_calls_of_layers(build, keep, ends):
+    model = fresh(build)
+    model.compile("sgd", "mse")
+    example = tf.zeros((512, 8)), tf.zeros((512, 4))
+    plan = tfgc.plan(model, example=example, strategy="manual", keep=keep)
+    found = [part for segment in plan.segments[:-1] for part in segment.nodes[-1].split("/")[-2:-4:-1]]
+    assert [re.sub(r"_\d+$", "", part) for part in found] == ends
+    with pytest.raises(OptionError, match="no layer 'pear' in the model; did you mean 'pair'"):
+        tfgc.plan(model, example=example, strategy="manual", keep=["pear"])

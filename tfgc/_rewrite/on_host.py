@@ -8,20 +8,19 @@ gradient call that reads it, or copies that do; views are made of it again.
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
 from tfgc._step.step import FROM_HOST, TO_HOST, Op, Step, Tensor
 
 
-def stored(step: Step, ends: Sequence[int], offload: Collection[int]) -> Step:
+def stored(step: Step, segments: Mapping[int, bool]) -> Step:
     """A step with what some segments read last on the host; the copies are in no order yet.
 
     Args:
         step: The step, with copies of what is recomputed.
-        ends: The operations behind which segments end.
-        offload: The segments, by position.
+        segments: For each operation behind which a segment ends whether that is to offload, in order.
     """
-    return _Mover(step, ends, offload).moved() if offload else step
+    return _Mover(step, segments).moved() if any(segments.values()) else step
 
 
 def last_readers(step: Step, ends: Sequence[int]) -> dict[Tensor, int]:
@@ -59,12 +58,13 @@ def _is_late(op: Op) -> bool:
 
 
 class _Mover:
-    def __init__(self, step: Step, ends: Sequence[int], offload: Collection[int]) -> None:
+    def __init__(self, step: Step, segments: Mapping[int, bool]) -> None:
+        ends, offload = [*segments], [*segments.values(), False]
         self.step, self.ops, self._last = step, dict(step.ops), last_readers(step, ends)
         kept = {step.buffer(tensor) for tensor in step.results}
         self._hosted = {
             b for b, reader in self._last.items()
-            if reader in offload and bisect.bisect_left(ends, b[0]) < reader and not _is_late(step.ops[b[0]])
+            if offload[reader] and bisect.bisect_left(ends, b[0]) < reader and not _is_late(step.ops[b[0]])
         } - kept  # fmt: skip
         self._next = max(step.ops, default=-1) + 1
         self._sent: dict[Tensor, Tensor] = {}

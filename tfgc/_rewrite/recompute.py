@@ -5,13 +5,11 @@ each gradient call that reads it; what these copies read of earlier segments is 
 what lies between the last cut before a call and the call always is. A copy is a pure operation on the same inputs, so
 that it gives the same bits.
 
-A copied segment may be cut again (a nested replay): then the copies hold what is alive at the inner cuts alone, and
-what lies between these is copied once more.
+A copied segment may be cut again (a nested replay): what lies between its inner cuts is copied once more.
 
 Never copied: stateful operations, what an outermost gradient call made, and small buffers, which are shared.
 
-Known weakness: cuts are shared by all gradient calls of a step; a step whose calls read different parts of its forward
-pass may store more than each call needs.
+Known weakness: all gradient calls of a step share its cuts, and may store more than each of them needs.
 """
 
 import bisect
@@ -51,19 +49,16 @@ def recomputed(step: Step, cuts: Iterable[Cut]) -> Step:
     for call in range(1, len(step.calls) + 1):
         rewriter.serve(call, cuts)
     ops = rewriter.ops
-    copies = tuple(number for number in ops if number not in step.at)
-    made = dataclasses.replace(step, ops=ops, order=(*step.order, *copies))
-    ends = [cut.behind for cut in cuts]
-    return on_host.stored(made, ends, {k for k, cut in enumerate(cuts) if cut.offload})
+    made = dataclasses.replace(step, ops=ops, order=(*step.order, *(i for i in ops if i not in step.at)))
+    return on_host.stored(made, {cut.behind: cut.offload for cut in cuts})
 
 
 class _Rewriter:
     """The operations as they are rewritten, one gradient call after the other."""
 
     def __init__(self, step: Step) -> None:
-        self.step = step
+        self.step, self.next = step, max(step.ops, default=-1) + 1
         self.ops: dict[int, Op] = dict(step.ops)
-        self.next = max(self.ops, default=-1) + 1
 
     def serve(self, call: int, cuts: Sequence[Cut]) -> None:
         """Let what a call reads of the segments before it be copies."""
