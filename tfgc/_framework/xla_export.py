@@ -39,12 +39,26 @@ def temporary_bytes(op: tf.Operation) -> int:
     return found
 
 
-def _assigned(device: str, function: Any, arguments: list[tf.TensorSpec]) -> int:
-    compile_for = attribute(context.context(), "get_compiler_ir")
+def temporary_bytes_of(function: Any, arguments: Sequence[tf.TensorSpec]) -> int:
+    """Bytes that XLA lays out for a concrete function of these arguments, beside them, its results and variables.
+
+    Raises:
+        tf.errors.OpError: If it cannot be compiled without their values, or at all.
+    """
+    device = (tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU"))[0].name
+    return _laid_out(device, function, arguments, function.captured_inputs)
+
+
+def _assigned(device: str, function: Any, arguments: Sequence[tf.TensorSpec]) -> int:
     try:
-        answer = compile_for(device, None, function.name, arguments, [], "optimized_hlo_proto_serialized")
+        return _laid_out(device, function, arguments, [])
     except tf.errors.OpError:  # A size may be the value of an argument: it is known when the step runs.
         return 0
+
+
+def _laid_out(device: str, function: Any, arguments: Sequence[tf.TensorSpec], captured: Sequence[tf.Tensor]) -> int:
+    compile_for = attribute(context.context(), "get_compiler_ir")
+    answer = compile_for(device, None, function.name, arguments, captured, "optimized_hlo_proto_serialized")
     module = attribute(hlo_pb2, "HloProto").FromString(answer)
     buffers = module.buffer_assignment.buffer_allocations
     return sum(b.size for b in buffers if not (b.is_entry_computation_parameter or b.maybe_live_out or b.is_constant))

@@ -1,5 +1,6 @@
 """A user's function traced apart, for the arguments that TensorFlow traces another with, and built again by a plan."""
 
+import functools
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfgc._framework import concrete_functions, whole_steps
+from tfgc._framework import concrete_functions, isolated_traces, whole_steps
 from tfgc._planning.step_plans import Rewritten
 from tfgc._run.emit import Built
 from tfgc._step.trace import Trace, trace
@@ -32,6 +33,17 @@ def results(trace: Trace, plan: Rewritten, given: Sequence[tf.Tensor], *, xla: b
         return concrete_functions.call_flat(trace.function, [*given])
     here = [t if tf.is_symbolic_tensor(t) else tf.identity(t) for t in given]  # what the function closes over
     return trace.function.function_type.pack_output(Built(trace, plan.step, xla)(here))
+
+
+def compiled(trace: Trace, plan: Rewritten) -> Any:
+    """A function that XLA compiles of a step by a plan, for what the trace takes; nothing of it runs."""
+    specs = [tf.TensorSpec(t.shape, t.dtype) for t in given_to(trace)]
+
+    def run(*tensors: tf.Tensor) -> Any:
+        return results(trace, plan, tensors, xla=True)
+
+    function = tf.function(run, jit_compile=True, autograph=False)
+    return isolated_traces.in_own_thread(functools.partial(function.get_concrete_function, *specs))
 
 
 def given_to(trace: Trace) -> list[tf.Tensor]:

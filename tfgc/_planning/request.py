@@ -14,7 +14,10 @@ from tfgc.strategies import Strategy
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What a step is to be planned by; `layers` are those to choose among, None: operations."""
+    """What a step is to be planned by.
+
+    `layers` are those to choose among, None: operations. Under XLA, so many `candidates` are compiled.
+    """
 
     strategy: Strategy | None = None
     budget: Budget | None = None
@@ -23,6 +26,7 @@ class Request:
     plan: Plan | None = None  # of the operations of a step
     less: Plan | None = None  # the same, for steps like one that ran out of memory
     ratio: float | None = None  # measured by simulated bytes, without variables, of a step of the model
+    candidates: int = 3
 
     @property
     def says_how(self) -> bool:

@@ -5,7 +5,7 @@ strategy sees the forward part of each outermost gradient call as a graph (`bloc
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from tfgc import strategies
@@ -14,6 +14,7 @@ from tfgc._planning import among_layers, named_layers
 from tfgc._planning.among_layers import Spans
 from tfgc._planning.candidates import Candidate, Candidates
 from tfgc._planning.links import with_measured_link
+from tfgc._planning.watch import ADDED
 from tfgc._rewrite import on_host
 from tfgc._rewrite.liveness import peak
 from tfgc._rewrite.order import ordered
@@ -30,7 +31,7 @@ _TRIES, _AIM = 4, 0.97
 # A plan that needs this much more than the least one is taken if it does less work.
 _NEAR = 1.03
 # What is gained has to be more than what peaks move by from step to step.
-_GAIN = 0.95
+GAIN = 0.95
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,10 +62,14 @@ class StepPlans:
 
     Args:
         step: The step as traced.
+        free: Operations of it whose results are never stored: what reads them later makes them again.
     """
 
-    def __init__(self, step: Step) -> None:
-        self.step = step
+    # What allocators add to a simulated peak, at most, before it was measured.
+    added = ADDED
+
+    def __init__(self, step: Step, free: Collection[int] = ()) -> None:
+        self.step, self._free = step, free
         small = condensed(step)
         self._candidates = Candidates(small)
         self._work = sum(op.work for op in step.ops.values())
@@ -77,7 +82,7 @@ class StepPlans:
         self._candidates.look_for_least()
         least = min(each.peak_bytes for each in self._candidates.found)
         plan = self._cheapest(int(_NEAR * least))
-        if plan.peak_bytes > _GAIN * self.plain_bytes:
+        if plan.peak_bytes > GAIN * self.plain_bytes:
             return self.plain("recomputing would save less than 5 % of the step")
         return plan
 
@@ -176,6 +181,6 @@ class StepPlans:
 
     def _whole(self, found: Candidate, strategy: str = "") -> Rewritten:
         """The step itself by the plan of a candidate."""
-        step = ordered(recomputed(self.step, found.cuts))
+        step = ordered(recomputed(self.step, found.cuts, self._free))
         more = found.work / max(self._work, 1)
         return Rewritten(step, found.cuts, peak(step), self.plain_bytes, more, strategy=strategy)

@@ -153,7 +153,8 @@ class TracePlans:
         if self.budget_bytes is None:
             return self.step_plans.least() if strategy is None else self.step_plans.by(strategy, **options)
         # A share of what the plain step is simulated to need is compared with what others are simulated to need.
-        ratio = self.request.ratio or (ADDED if check_budget(self.request.budget) is None else 1.0)
+        added = self.step_plans.added if check_budget(self.request.budget) is None else 1.0
+        ratio = self.request.ratio or added
         room = int((self.budget_bytes - self.variable_bytes) / ratio) - self._given_bytes
         with budgets.explained(self.request.budget):
             try:

@@ -39,12 +39,13 @@ class Cut:
     offload: bool = False
 
 
-def recomputed(step: Step, cuts: Iterable[Cut]) -> Step:
+def recomputed(step: Step, cuts: Iterable[Cut], free: Collection[int] = ()) -> Step:
     """The operations of `step` with what lies between cuts copied for each gradient call, in no order yet.
 
-    Copies stand at the end of the order: `ordered` puts them where they belong.
+    Copies stand at the end of the order: `ordered` puts them where they belong. What `free` operations make is never
+    stored: each segment that reads it copies them.
     """
-    rewriter = _Rewriter(step)
+    rewriter = _Rewriter(step, free)
     cuts = sorted(cuts, key=lambda cut: step.at.get(cut.behind, -1))
     for call in range(1, len(step.calls) + 1):
         rewriter.serve(call, cuts)
@@ -56,8 +57,8 @@ def recomputed(step: Step, cuts: Iterable[Cut]) -> Step:
 class _Rewriter:
     """The operations as they are rewritten, one gradient call after the other."""
 
-    def __init__(self, step: Step) -> None:
-        self.step, self.next = step, max(step.ops, default=-1) + 1
+    def __init__(self, step: Step, free: Collection[int]) -> None:
+        self.step, self.free, self.next = step, free, max(step.ops, default=-1) + 1
         self.ops: dict[int, Op] = dict(step.ops)
 
     def serve(self, call: int, cuts: Sequence[Cut]) -> None:
@@ -146,6 +147,8 @@ class _Rewriter:
     ) -> bool:
         """Whether the copies of a segment that begins at `start` read a tensor rather than make it."""
         number, buffer = tensor[0], self._buffer(tensor)
+        if self._is_free(buffer[0]) and number in at and self._may_copy(number):
+            return False
         if at.get(number, -1) < start or buffer in stored or not self._may_copy(number):
             return True
         return buffer not in dropped and (buffer in saved or not self._is_planned(buffer))
@@ -186,6 +189,10 @@ class _Rewriter:
     def _is_planned(self, buffer: Tensor) -> bool:
         op = self.ops[buffer[0]]
         return op.sizes[buffer[1]] >= self.step.small and op.type not in NOT_OF_THE_STEP
+
+    def _is_free(self, number: int) -> bool:
+        op = self.ops[number]
+        return (op.traced if op.segment else number) in self.free
 
     def _may_copy(self, number: int) -> bool:
         op = self.ops[number]

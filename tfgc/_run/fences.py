@@ -25,9 +25,11 @@ class Fences:
             step.buffer(t) for op in step.ops.values() if op.segment for t in op.inputs if not step.ops[t[0]].segment
         }
         self._zeros: dict[tuple[int, ...], str] = {}  # by segment
+        self._begun: dict[int, int] = {}  # for each operation how many segments began before it
         large: Tensor | None = None
         for i in step.order:
             op = step.ops[i]
+            self._begun[i] = len(self._zeros)
             if op.segment:
                 if op.segment not in self._zeros and large is not None:
                     self._zeros[op.segment] = self._zero(large, op.segment)
@@ -40,7 +42,10 @@ class Fences:
         """The name by which an operation reads a tensor."""
         step = self._step
         op, maker, buffer = step.ops[number], step.ops[tensor[0]], step.buffer(tensor)
-        is_held = not maker.segment and maker.call < op.call and buffer in self._stored and step.is_planned(buffer)
+        is_stored = maker.call < op.call and buffer in self._stored
+        # Else XLA adds gradients up where the sum is read at last, and holds all of them until then.
+        is_late = op.is_gradient and maker.is_gradient and self._begun[tensor[0]] < self._begun[number]
+        is_held = not maker.segment and (is_stored or is_late) and step.is_planned(buffer)
         plain = self._hold(tensor) if is_held else self._name(tensor)
         if not op.segment or op.segment not in self._zeros or maker.segment == op.segment or maker.type == "Const":
             return plain

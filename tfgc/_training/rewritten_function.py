@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from tfgc._core.plan import Plan
 from tfgc._framework import concrete_functions, private_api, whole_steps
+from tfgc._planning import compiled_plans
 from tfgc._planning.function_peaks import measured
 from tfgc._planning.function_trace import results, shapes_of, traced
 from tfgc._planning.request import Request
@@ -169,20 +170,21 @@ class RewrittenFunction:
         graph: Any = tf.compat.v1.get_default_graph()
         given = [graph.capture(t) for t in graph.inputs]
         shapes = shapes_of(getattr(self._call, "arguments", None), self.__signature__)
-        self._is_built = True
+        self._is_built, xla = True, self._xla or private_api.in_xla()
         try:
             found = traced(self._traced, args, kwargs, shapes)
         finally:
             self._is_built = False
         found = self._traces.setdefault(key := id(found.function), found)  # gradient calls were noted when it was made
         if (plans := self.plans.get(key)) is None:
-            may_correct = self._is_measured and not private_api.in_xla()
-            plans = self.plans[key] = TracePlans(found, self._request, shapes, may_correct)
+            may_correct = self._is_measured and not xla
+            by_xla = xla and compiled_plans.plans_for(found, shapes, self._request, self._name, self._settings.verbose)
+            plans = self.plans[key] = TracePlans(found, self._request, shapes, may_correct, step_plans=by_xla or None)
             self._say(line(plans))
         self._graphs[graph] = plans
         for variable in found.function.variables:  # so that tapes around the call watch them
             variable.read_value()
-        return results(found, plans.plan, given, xla=self._xla or private_api.in_xla())
+        return results(found, plans.plan, given, xla=xla)
 
     def _watched(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TracePlans | None:
         """The plans for these arguments, if their steps are to be measured."""

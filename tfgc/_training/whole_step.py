@@ -17,7 +17,7 @@ from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import fit_loop, keras_models, private_api
-from tfgc._planning import batch_specs, function_peaks, function_trace, promised, step_traces
+from tfgc._planning import batch_specs, compiled_plans, function_peaks, function_trace, promised, step_traces
 from tfgc._planning.batch_specs import Signature
 from tfgc._planning.promised import PlannedStep
 from tfgc._planning.request import Request
@@ -57,7 +57,7 @@ class WholeStep:
     def applies(self, batch: Any) -> bool:
         """Whether the step that is asked for here is one to trace apart, and its sizes are known."""
         self.latest = None
-        if tf.executing_eagerly() or private_api.in_xla() or tf.distribute.has_strategy():
+        if tf.executing_eagerly() or tf.distribute.has_strategy():
             return False
         if any(tensor.shape.rank is None for tensor in batch_specs.tensors(batch)):
             return False
@@ -71,6 +71,7 @@ class WholeStep:
     @tf.autograph.experimental.do_not_convert
     def _run(self, step: Callable, batch: Any, converts: bool) -> Any:
         start, shapes = time.perf_counter(), batch_specs.shapes_in(batch, fit_loop.batch_size)
+        xla = private_api.in_xla()
         given = [t for t in tf.nest.flatten(batch, expand_composites=True) if isinstance(t, tf.Tensor)]
         sizes = [
             tf.TensorShape([shapes[0][0] if i == 0 and n is None else n for i, n in enumerate(t.shape)]) for t in given
@@ -81,13 +82,15 @@ class WholeStep:
         plans = known = self._plans.get(signature) if signature in self._again else None
         if plans is None or not _takes(plans, given):
             try:
-                found = function_trace.traced(tf.function(self.around(step), autograph=converts), (batch,), {}, sizes)
+                function = tf.function(self.around(step), autograph=converts, jit_compile=xla or None)
+                found = function_trace.traced(function, (batch,), {}, sizes)
             except ValueError:
                 self._check_inputs(batch)
                 raise
 
             def planned_by(request: Request) -> TracePlans:
-                return TracePlans(found, request, sizes, True)
+                by_xla = xla and compiled_plans.plans_for(found, sizes, request, self._model.name, bool(self._verbose))
+                return TracePlans(found, request, sizes, not xla, step_plans=by_xla or None)
 
             request = self.request.after(each.watch.ratio for each in self._plans.copy().values())
             plans = promised.in_share(planned_by, request, self.made.copy().values(), shapes)
@@ -95,12 +98,13 @@ class WholeStep:
             self._plans[signature] = plans
         self._again.discard(signature)
         planned, before = planned_step(plans, time.perf_counter() - start, shapes), self.made.get(signature)
+        planned = dataclasses.replace(planned, mode=signature.mode)
         self.latest, self.made[signature] = signature, planned
         if not plans.watch.change and (known is None or before is None or before.plan != planned.plan):
             if plans.note:
                 self._say(plans.note)
             plan_report.report(self._model.name, planned, verbose=self._verbose)
-        return function_trace.results(plans.trace, plans.plan, given, xla=False)
+        return function_trace.results(plans.trace, plans.plan, given, xla=xla)
 
     def build_again(self) -> None:
         """Build the latest step from what was traced of it, when it is asked for next."""
@@ -165,7 +169,8 @@ class WholeStep:
         self._training.look()
         inputs = [t for t in tf.nest.flatten(keras.utils.unpack_x_y_sample_weight(batch)[0]) if tf.is_tensor(t)]
         policy = self._model.dtype_policy.name
-        return Signature(batch_specs.sizes_of(inputs), "graph", policy, in_step=True, training=self._training.now)
+        mode = plan_report.mode_of_call()
+        return Signature(batch_specs.sizes_of(inputs), mode, policy, in_step=True, training=self._training.now)
 
 
 def _takes(plans: TracePlans, given: Sequence[tf.Tensor]) -> bool:
