@@ -92,7 +92,7 @@ def plans_for(
     if given and batch_size not in (None, given):
         raise OptionError(f"batch_size={batch_size}, but the example is a batch of {given}: give either one")
     trace = _trace(model, given, example, input_shapes, loss, optimizer)  # which builds the model
-    return StepAhead(model, trace, budgets.fixed_bytes(model, optimizer))
+    return StepAhead(model, trace, budgets.fixed_bytes(model, optimizer), mode)
 
 
 def _trace(model: Any, given: int | None, example: Any, input_shapes: Any, loss: Any, optimizer: Any) -> Trace:
@@ -111,12 +111,9 @@ def _trace(model: Any, given: int | None, example: Any, input_shapes: Any, loss:
     if (model.built and not model.weights) or not functional_graphs.functional_of(model).outputs:
         raise step_traces.nothing_to_train(model)
     if loss is None and (not model.compiled or has_own_step):
-        x = (
-            stand_in.specs(model, given, input_shapes)[0]
-            if example is None
-            else example_sizes.inputs_of(model, example)
-        )
-        return step_traces.of_call(model, x)
+        if example is not None:
+            return step_traces.of_call(model, example_sizes.inputs_of(model, example))
+        return step_traces.of_call(model, stand_in.specs(model, given, input_shapes)[0])
     data = stand_in.batch(model, given, input_shapes, example, loss)
     if loss is None and optimizer is None and data is example:
         return step_traces.of_step(model, data)

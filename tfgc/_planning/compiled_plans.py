@@ -19,7 +19,8 @@ from tfgc._framework import xla_export
 from tfgc._planning import function_trace
 from tfgc._planning.request import Request
 from tfgc._planning.step_plans import GAIN, Rewritten, StepPlans
-from tfgc._step.fused import fused, sources
+from tfgc._rewrite.liveness import peak
+from tfgc._step.fused import fused, moved
 from tfgc._step.step import Step
 from tfgc._step.trace import Trace
 
@@ -45,12 +46,16 @@ class CompiledPlans(StepPlans):
     added = 1.0
 
     def __init__(self, step: Step, compiled: Compile, most: int) -> None:
-        super().__init__(step, {number for number, _ in sources(step)})
+        super().__init__(step, moved(step))
         self._fused = StepPlans(fused(step))
         self._compiled, self._left = compiled, most if most > 1 else 0
         self._said: dict[Any, int] = {}
-        if (plain := self._said_of(self.plain(""))) is not None:
-            self.plain_bytes = plain
+
+    @functools.cached_property
+    def plain_bytes(self) -> int:
+        """What is compiled for the plain step, beside arguments and results."""
+        found = self._said_of(Rewritten(self.step, (), 0, 0, 0.0, "plain"))
+        return peak(self.step) if found is None else found
 
     def least(self) -> Rewritten:
         """Of the plans of least peak as simulated, that for which the least is compiled; the plain step as before."""
@@ -62,7 +67,7 @@ class CompiledPlans(StepPlans):
 
     def within(self, room: int) -> Rewritten:
         """The plan of least work that is compiled to at most so many bytes, of those that were tried."""
-        if self.plain_bytes <= room or not self._left:
+        if self.plain_bytes <= room or not (self._left or self._said):
             return super().within(room)
         tried: list[Rewritten] = []
         aim = room / StepPlans.added

@@ -10,7 +10,7 @@ from typing import Any
 
 from tfgc._core.plan import Plan
 from tfgc._errors import PlanMismatchError
-from tfgc._planning import described, function_trace
+from tfgc._planning import compiled_plans, described, function_trace
 from tfgc._planning.among_layers import Spans
 from tfgc._planning.request import Request
 from tfgc._planning.step_plans import Rewritten, StepPlans
@@ -33,13 +33,16 @@ class StepAhead:
         model: The model that it trains.
         trace: Of its training step.
         fixed_bytes: Of weights and optimizer slots.
+        mode: "xla" where XLA compiles it, which then says what plans need.
     """
 
-    def __init__(self, model: Any, trace: Trace, fixed_bytes: int) -> None:
-        self.model, self._trace, self._step, self._plans = model, trace, trace.step, StepPlans(trace.step)
-        self.fixed_bytes = fixed_bytes
+    def __init__(self, model: Any, trace: Trace, fixed_bytes: int, mode: str = "graph") -> None:
+        self.model, self._trace, self._step, self.fixed_bytes = model, trace, trace.step, fixed_bytes
         given = function_trace.given_to(trace)
         self._shapes = [tensor.shape for tensor in given]
+        self._plans = StepPlans(trace.step)
+        if mode == "xla":
+            self._plans = compiled_plans.plans_for(trace, self._shapes, Request(), model.name, shown=False)
         self.batch_size = function_trace.rows_of(self._shapes)
         self.input_bytes = sum(tensor_bytes(tensor, self.batch_size) for tensor in given)
 

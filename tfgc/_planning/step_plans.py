@@ -5,6 +5,7 @@ strategy sees the forward part of each outermost gradient call as a graph (`bloc
 """
 
 import dataclasses
+import functools
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -70,10 +71,13 @@ class StepPlans:
 
     def __init__(self, step: Step, free: Collection[int] = ()) -> None:
         self.step, self._free = step, free
-        small = condensed(step)
-        self._candidates = Candidates(small)
+        self._candidates = Candidates(condensed(step))
         self._work = sum(op.work for op in step.ops.values())
-        self.plain_bytes = peak(small)
+
+    @functools.cached_property
+    def plain_bytes(self) -> int:
+        """The most bytes of the plain step's own buffers at once."""
+        return peak(self._candidates.step)
 
     def least(self) -> Rewritten:
         """The plan of least work of those within 3 % of the least peak; the plain step where 5 % or less is gained."""

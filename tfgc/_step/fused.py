@@ -18,6 +18,8 @@ _ELEMENTWISE = frozenset(
      "Rsqrt", "Select", "SelectV2", "Selu", "SeluGrad", "Sigmoid", "SigmoidGrad", "Sign", "Slice", "Softplus", "Split",
      "SplitV", "Sqrt", "Square", "SquaredDifference", "StridedSlice", "Sub", "Tanh", "TanhGrad", "Transpose"]
 )  # fmt: skip
+# What only puts bytes elsewhere.
+_MOVES = frozenset(["ConcatV2", "Pack", "Pad", "PadV2", "Slice", "Split", "SplitV", "StridedSlice", "Transpose"])
 _REDUCTIONS = frozenset(["BiasAddGrad", "Max", "Mean", "Min", "Sum"])
 
 
@@ -34,6 +36,11 @@ def sources(step: Step) -> Mapping[Tensor, tuple[Tensor, ...]]:
         if readers <= _ELEMENTWISE | _REDUCTIONS and read and _bytes(step, read) <= _bytes(step, makes):
             found.update(dict.fromkeys(makes, read))
     return found
+
+
+def moved(step: Step) -> frozenset[int]:
+    """The free operations that put bytes elsewhere: what reads them later reads the parts that they are made of."""
+    return frozenset(number for number, _ in sources(step) if step.ops[number].type in _MOVES)
 
 
 def fused(step: Step) -> Step:

@@ -7,7 +7,7 @@ import keras
 
 from tfgc import _progress, strategies
 from tfgc._core.plan import Plan
-from tfgc._errors import OptionError
+from tfgc._errors import OptionError, check_int
 from tfgc._framework import keras_models, model_checks
 from tfgc._planning.budgets import Budget
 from tfgc._planning.request import Request
@@ -29,6 +29,7 @@ def enable(
     layers: Selector | Iterable[Selector] | None = None,
     verbose: int = 1,
     on_oom: str | None = None,
+    compile_candidates: int = 3,
     **strategy_options: Any,
 ) -> Model:
     """Make `model` train in less memory from now on, in `fit` and in custom loops.
@@ -72,6 +73,9 @@ def enable(
         on_oom: What `fit` and `train_on_batch` of this model do when a step runs out of memory. None: raise, with an
             explanation. "replan": put back the state from before the step, plan for less, run the step again by
             that plan, and warn, as with `tfgc.train_step`.
+        compile_candidates: Where `fit` compiles the step with XLA and nothing says how to plan it but a budget: how
+            many steps to compile at most, the plain one among them, to take the plan that the compiler says is best.
+            A line says so where one takes long. 1: none; what is simulated counts.
         **strategy_options: Options of the strategy.
 
     Returns:
@@ -112,6 +116,7 @@ def enable(
         )
     shown = _progress.check_verbose(verbose)
     out_of_memory.check_on_oom(on_oom)
+    candidates = check_int("compile_candidates", compile_candidates)
     if on_oom is not None and layers is not None:
         raise OptionError(f"on_oom={on_oom!r} makes another plan: leave out layers=, which names what to recompute")
     if layers is not None and (plan is not None or strategy is not None or strategy_options):
@@ -120,7 +125,7 @@ def enable(
         switch(model, plan, layers, shown)
     else:
         among = None if layers is None else tuple(layer_selectors.choose(model, layers))
-        plan_later(model, Request(strategy, budget, strategy_options, among), shown)
+        plan_later(model, Request(strategy, budget, strategy_options, among, candidates=candidates), shown)
     changed = [layer for layer in keras_models.layers_inside(model) if functional_graphs.is_patched_call(layer)]
     fit_guard.install(model, on_oom, by_plan=layers is None)
     stale_traces.renew(model, "tfgc.enable", changed)

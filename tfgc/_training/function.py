@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfgc import strategies
-from tfgc._errors import OptionError, check_bool, did_you_mean
+from tfgc._errors import OptionError, check_bool, check_int, did_you_mean
 from tfgc._framework.model_checks import check_step
 from tfgc._planning.budgets import Budget
 from tfgc._planning.request import Request
@@ -28,6 +28,7 @@ def function(
     autograph: bool = True,
     reduce_retracing: bool = False,
     jit_compile: bool | None = None,
+    compile_candidates: int = 3,
     verbose: int = 1,
     **options: Any,
 ) -> Any:
@@ -54,7 +55,9 @@ def function(
         input_signature: As of `tf.function`. Open sizes of the first dimension count as the batch of the first call.
         autograph: As of `tf.function`.
         reduce_retracing: As of `tf.function`.
-        jit_compile: As of `tf.function`.
+        jit_compile: As of `tf.function`. What plans need is then what XLA says of them.
+        compile_candidates: How many steps XLA compiles for that at most, the plain one among them, where no strategy is
+            named. 1: none; what is simulated counts.
         verbose: 1: print a line on standard error for each signature. 0: print nothing.
         **options: Of the strategy, such as `segments=4`; or `experimental_attributes`, `experimental_autograph_options`
             and `experimental_implements` of `tf.function`.
@@ -93,6 +96,7 @@ def function(
         check_bool("jit_compile", jit_compile)
     if budget is not None:
         check_budget(budget)
+    candidates = check_int("compile_candidates", compile_candidates)
     handed = {name: options.pop(name) for name in (*_OF_TRACE, *_OF_RUN) if name in options}
     if strategy is not None:
         strategies.check_options(strategy, options, budget)
@@ -106,8 +110,9 @@ def function(
         check_step(fn)
     traced = {"autograph": autograph, **{k: v for k, v in handed.items() if k in _OF_TRACE}}
     runs = {"input_signature": input_signature, "reduce_retracing": reduce_retracing, "jit_compile": jit_compile}
+    request = Request(strategy, budget, options, candidates=candidates)
     settings = Settings(
-        traced, {**runs, **{k: v for k, v in handed.items() if k in _OF_RUN}}, Request(strategy, budget, options),
+        traced, {**runs, **{k: v for k, v in handed.items() if k in _OF_RUN}}, request,
         bool(verbose),
     )  # fmt: skip
 
