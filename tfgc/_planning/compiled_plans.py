@@ -1,7 +1,7 @@
 """Plans of a step that XLA compiles: a few candidates are compiled, and the best by the compiler's own figures is kept.
 
-XLA fuses, schedules and lays out a step as it likes, so nothing here predicts it. Candidates are the best plans under
-two simple readings of cost: the step as traced, and with what is elementwise free (`_step.fused`).
+XLA fuses, schedules and lays out a step as it likes, so nothing here predicts it. Candidates are those of the step as
+traced, and of one where what is elementwise is free (`_step.fused`).
 """
 
 import dataclasses
@@ -59,7 +59,9 @@ class CompiledPlans(StepPlans):
 
     def least(self) -> Rewritten:
         """Of the plans of least peak as simulated, that for which the least is compiled; the plain step as before."""
-        found = [plan for plan in (super().least(), self._as_fused(self._fused.least())) if not plan.unchanged]
+        # Where parts are put together, what is stored of a step as traced are the wholes.
+        other = self._as_fused(self._fused.least()) if self._free else self.by("optimal")
+        found = [plan for plan in (super().least(), other) if not plan.unchanged]
         best = min(map(self._judged, found), key=lambda plan: plan.peak_bytes, default=None)
         if best is None or best.peak_bytes > GAIN * self.plain_bytes:
             return self.plain("recomputing would save less than 5 % of the step")
@@ -146,7 +148,7 @@ def fingerprint(trace: Trace, shapes: Sequence[tf.TensorShape]) -> str:
     found = hashlib.sha256(str(list(shapes)).encode())
     for node, (read, waits) in zip(trace.nodes, trace.read):
         attributes = sorted((key, value.SerializeToString()) for key, value in node.attr.items() if key[0] != "_")
-        found.update(repr((node.op, read, waits, attributes)).encode())
+        found.update(repr((node.op, read, sorted(waits), attributes)).encode())
     return found.hexdigest()
 
 

@@ -42,8 +42,7 @@ class Cut:
 def recomputed(step: Step, cuts: Iterable[Cut], free: Collection[int] = ()) -> Step:
     """The operations of `step` with what lies between cuts copied for each gradient call, in no order yet.
 
-    Copies stand at the end of the order: `ordered` puts them where they belong. What `free` operations make is never
-    stored: each segment that reads it copies them.
+    Copies stand at the end of the order. What `free` operations make is not stored, but made by all copies of readers.
     """
     rewriter = _Rewriter(step, free)
     cuts = sorted(cuts, key=lambda cut: step.at.get(cut.behind, -1))
@@ -147,8 +146,8 @@ class _Rewriter:
     ) -> bool:
         """Whether the copies of a segment that begins at `start` read a tensor rather than make it."""
         number, buffer = tensor[0], self._buffer(tensor)
-        if self._is_free(buffer[0]) and number in at and self._may_copy(number):
-            return False
+        if number in at and (buffer[0] in self.free or self.ops[buffer[0]].traced in self.free):
+            return not self._may_copy(number)
         if at.get(number, -1) < start or buffer in stored or not self._may_copy(number):
             return True
         return buffer not in dropped and (buffer in saved or not self._is_planned(buffer))
@@ -179,8 +178,7 @@ class _Rewriter:
         return copy_of
 
     def _buffer(self, tensor: Tensor) -> Tensor:
-        ops = self.ops
-        op = ops[tensor[0]]
+        ops, op = self.ops, self.ops[tensor[0]]
         while op.type in VIEWS and op.inputs:
             tensor = op.inputs[tensor[1] if op.type == "IdentityN" else 0]
             op = ops[tensor[0]]
@@ -189,10 +187,6 @@ class _Rewriter:
     def _is_planned(self, buffer: Tensor) -> bool:
         op = self.ops[buffer[0]]
         return op.sizes[buffer[1]] >= self.step.small and op.type not in NOT_OF_THE_STEP
-
-    def _is_free(self, number: int) -> bool:
-        op = self.ops[number]
-        return (op.traced if op.segment else number) in self.free
 
     def _may_copy(self, number: int) -> bool:
         op = self.ops[number]

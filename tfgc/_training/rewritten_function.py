@@ -101,7 +101,7 @@ class RewrittenFunction:
 
     @property
     def python_function(self) -> Callable[..., Any]:
-        """The function that was given."""
+        """As that of `tf.function`."""
         return self._traced.python_function
 
     @property
@@ -177,9 +177,9 @@ class RewrittenFunction:
             self._is_built = False
         found = self._traces.setdefault(key := id(found.function), found)  # gradient calls were noted when it was made
         if (plans := self.plans.get(key)) is None:
-            may_correct = self._is_measured and not xla
-            by_xla = xla and compiled_plans.plans_for(found, shapes, self._request, self._name, self._settings.verbose)
-            plans = self.plans[key] = TracePlans(found, self._request, shapes, may_correct, step_plans=by_xla or None)
+            says, name, measures = self._settings.verbose, self._name, self._is_measured and not xla
+            by_xla = compiled_plans.plans_for(found, shapes, self._request, name, says) if xla else None
+            plans = self.plans[key] = TracePlans(found, self._request, shapes, measures, step_plans=by_xla)
             self._say(line(plans))
         self._graphs[graph] = plans
         for variable in found.function.variables:  # so that tapes around the call watch them

@@ -89,8 +89,9 @@ class WholeStep:
                 raise
 
             def planned_by(request: Request) -> TracePlans:
-                by_xla = xla and compiled_plans.plans_for(found, sizes, request, self._model.name, bool(self._verbose))
-                return TracePlans(found, request, sizes, not xla, step_plans=by_xla or None)
+                name, says = self._model.name, bool(self._verbose)
+                by_xla = compiled_plans.plans_for(found, sizes, request, name, says) if xla else None
+                return TracePlans(found, request, sizes, not xla, step_plans=by_xla)
 
             request = self.request.after(each.watch.ratio for each in self._plans.copy().values())
             plans = promised.in_share(planned_by, request, self.made.copy().values(), shapes)
