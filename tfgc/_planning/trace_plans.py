@@ -122,7 +122,7 @@ class TracePlans:
         """Take in the peak of a step by the plan in use, without the variables; whether the plan changes.
 
         Raises:
-            InfeasibleBudgetError: If it is the least plan, and a step needed more than the budget.
+            InfeasibleBudgetError: If it is the least plan, and three steps needed more than the budget.
         """
         self.watch.saw(made_bytes + self._unseen_bytes(self.plan))
         if self._stays:

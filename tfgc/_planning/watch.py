@@ -25,11 +25,13 @@ _AIM, _LATER_AIM = 0.98, 0.95
 
 @dataclasses.dataclass(eq=False)
 class _Tried:
-    """A plan, the steps that ran by it, and the most bytes that one needed, 0 if none counts so far."""
+    """A plan, the steps that ran by it, and the most bytes that one needed, 0 if none counts so far; and the least."""
 
     plan: Any
     steps: int = 0
     needed_bytes: int = 0
+    fewest_bytes: int = 0
+    is_least: bool = False  # no plan needs less
 
 
 class Watch:
@@ -93,6 +95,7 @@ class Watch:
         now = self._now
         now.steps, self._steps = now.steps + 1, self._steps + 1
         needed = self._variables + made_bytes
+        now.fewest_bytes = min(now.fewest_bytes or needed, needed)
         if now.steps > 1 or (self._budget is not None and needed > self._budget):
             now.needed_bytes = max(now.needed_bytes, needed)
             simulated = self._given + now.plan.peak_bytes
@@ -113,27 +116,31 @@ class Watch:
             least: Gives the plan of least peak.
 
         Raises:
-            InfeasibleBudgetError: If it is the least plan, and a step needed more than the budget.
+            InfeasibleBudgetError: If it is the least plan, and three steps needed more than the budget.
         """
         if not self.may_change:
             return None
         assert self._budget is not None
-        now = self._now.plan
+        now = self._now
         if not self.is_over:
             with contextlib.suppress(InfeasibleBudgetError):
                 found = within(self.room)
-                if found.overhead < now.overhead and not self._has_failed(found):
+                if found.overhead < now.plan.overhead and not self._has_failed(found):
                     return found
             return None
-        if (held := self.held()) is not None:
-            return held
-        try:
-            found = within(self.room)
-        except InfeasibleBudgetError:
-            found = least()
-        if found.peak_bytes >= now.peak_bytes:
+        if not now.is_least:
+            if (held := self.held()) is not None:
+                return held
+            try:
+                found = within(self.room)
+            except InfeasibleBudgetError:
+                found = least()
+            if found.peak_bytes < now.plan.peak_bytes:
+                return found
+            now.is_least = True
+        if now.steps == STEPS and now.fewest_bytes > self._budget:
             raise InfeasibleBudgetError(self._budget, self.least_bytes, "the step", " as measured")
-        return found
+        return None  # One step or another needs more: the budget is missed.
 
     def held(self) -> Any:
         """Of the plans that were measured to hold, that of least work, or None."""

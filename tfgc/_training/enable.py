@@ -85,7 +85,8 @@ def enable(
         UnsupportedModelError: If the model has no weights; with `layers` and a budget, in the first training step, if
             its calls cannot be traced symbolically.
         PlanMismatchError: If the plan was made for another model; in a call, if the model has changed since.
-        InfeasibleBudgetError: In the first training call, if nothing fits in the budget.
+        InfeasibleBudgetError: In a training call, if three steps by the least plan were measured to need more than the
+            budget, or if it is simulated to need 1.3 times as much.
         OptionError: For unknown strategies and options; in the first training call, if there is a budget and the batch
             or other sizes are open there, as where a dataset does not say how large its batches are; from `fit`, with
             `on_oom="replan"`, where a step cannot be put back: with `steps_per_execution` or replicas.

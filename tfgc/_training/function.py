@@ -41,8 +41,8 @@ def function(
     (`tfgc.enable`) run their own code there: the step is planned as a whole.
 
     What a step needs is what it holds all the time, the variables that it uses and its arguments, plus the peak of what
-    it makes. One line for each signature says so as simulated; `.status()` says what was measured once it was, on the
-    second and third call. A step without gradients, or where less than 5 % would be saved, runs as it is, as does any
+    it makes. One line for each signature says so as simulated; `.status()` says what was measured once it was, from the
+    second call on. A step without gradients, or where less than 5 % would be saved, runs as it is, as does any
     step in the scope of a `tf.distribute.Strategy`.
 
     Args:
@@ -69,8 +69,8 @@ def function(
 
     Raises:
         OptionError: If `fn` is no Python function, such as a model or a `tf.function`, or if an option is unknown.
-        InfeasibleBudgetError: From the first call of a signature, if no plan fits in the budget; it says the least that
-            would, as simulated, and the operation that sets it.
+        InfeasibleBudgetError: From a call, if three steps by the least plan were measured to need more than the budget,
+            or if it is simulated to need 1.3 times as much; it says the least that would do, and what sets it.
 
     Example:
         >>> import tensorflow as tf, tfgc
