@@ -3,6 +3,7 @@
 `again` and `keep` make segments of nodes, `nest` one of segments.
 """
 
+import dataclasses
 import json
 import random
 
@@ -12,15 +13,14 @@ import models
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import MODES, TOLERANCE, assert_equal, fresh, in_turn, mostly, noise, plain_steps, states, train
-from models import again, halves, keep, nest, plan_for, run_traced, step_of, traced_chain
+from equality import MODES, assert_equal, fresh, in_turn, mostly, noise, plain_steps, states, train
+from models import again, halves, keep, nest, plan_for, step_of
 from random_graphs import chain
 
 import tfgc
 from tfgc import Plan, PlanMismatchError, Segment, TfgcError
 from tfgc._core.plan import describe
 from tfgc._errors import OptionError
-from tfgc._tracing import keras_graph
 
 L = keras.layers
 X, Y = noise(16, 8), [noise(16, 4, seed=2)]
@@ -47,51 +47,26 @@ def depth(segments):
     return max(0 if s.inner is None else 1 + depth(s.inner.segments) for s in segments)
 
 
-def enable(model, split, mode):
-    """Enable what `split` makes of the model's node names, and return the plan."""
-    graph = keras_graph.read(model)
-    plan = plan_for(graph, split([node.name for node in graph.nodes]))
-    tfgc.enable(model, plan)
+def enable(model, split, x):
+    """Enable what `split` makes of the operations of a model's step, and return the plan."""
+    plan = tfgc.plan(model, len(x), strategy="keep_all")
+    nodes = [name for segment in plan.segments for name in segment.nodes]
+    plan = dataclasses.replace(plan, segments=tuple(split(nodes)), strategy="by hand", outlook=None)
+    tfgc.enable(model, plan, verbose=0)
     return plan
 
 
-def compare(build, x, y, mode, split, *, allowed=0.0, policy="float32"):
+def compare(build, x, y, mode, split, *, policy="float32"):
     jit = mode == "xla" or None
     plain = plain_steps(build, x, y, graph=True, jit_compile=jit)
     model = fresh(build)
-    enable(model, split, mode)
+    plan = enable(model, split, x)
+    assert split is not halves or depth(plan.segments) > 0
     ours = train(model, x, y, graph=mode in ("graph", "xla"), jit_compile=jit)
-    allowed = allowed if mode == "eager" else 0.0
+    assert any(made.overhead > 0 for made in tfgc.status(model).plans)
     # The gradient of a bias before a normalization is zero but for rounding, by which plain ways differ as much.
     spread = [] if mode == "eager" else [plain_steps(build, x, y)]
-    assert_equal(plain, ours, exact=mode == "eager", policy=policy, allowed=allowed, spread=spread)
-
-
-# segments -> how often each of the layers l0, l1, ... runs forward; backward is always once
-WORK = {
-    "two_by_two": ([nest(again("l0"), keep("l1")), again("l2"), keep("l3")], "3221"),
-    "both_halves_nested": ([nest(again("l0"), keep("l1")), nest(again("l2"), keep("l3"))], "3232"),
-    "last_recomputed": ([again("l0"), again("l1", "l2")], "222"),
-    "last_recomputed_inside": ([nest(again("l0"), again("l1")), again("l2")], "332"),
-    "kept_in_the_middle": ([again("l0"), keep("l1"), again("l2"), keep("l3")], "2121"),
-    "kept_in_the_middle_inside": ([nest(again("l0"), keep("l1"), again("l2"), keep("l3")), keep("l4")], "32321"),
-    "kept_first": ([keep("l0"), nest(keep("l1"), again("l2"), keep("l3"))], "1232"),
-    "inner_of_one": ([nest(keep("l0", "l1")), keep("l2")], "221"),
-    "nested_for_nothing": ([nest(nest(nest(keep("l0")))), keep("l1")], "41"),
-    "three_levels": (
-        [nest(nest(again("l0"), keep("l1")), again("l2"), keep("l3")), nest(again("l4"), keep("l5")), keep("l6")],
-        "4332321",
-    ),
-    "four_levels": ([nest(nest(nest(again("l0"), keep("l1")), keep("l2")), keep("l3")), keep("l4")], "54321"),
-}
-
-
-@THREE
-def test_without_a_gradient_nothing_runs_twice(mode, lines):
-    model = traced_chain(lines)
-    enable(model, lambda _: WORK["two_by_two"][0], mode)
-    run_traced(model, mode, lambda tape, y, model: y)
-    assert lines() == {f"forward l{i}": 1 for i in range(4)}
+    assert_equal(plain, ours, exact=mode == "eager", policy=policy, spread=spread)
 
 
 BUILDS = [
@@ -118,7 +93,7 @@ def halved():
 @pytest.mark.parametrize(("build", "mode"), halved())
 @pytest.mark.filterwarnings("ignore:(?s).*does not support masking:UserWarning")  # older Keras, of its own attention
 def test_halves_of_halves_train_as_the_plain_model(build, mode):
-    compare(build, models.inputs_of(build), Y, mode, halves, allowed=models.ROUNDING.get(build, 0.0))
+    compare(build, models.inputs_of(build), Y, mode, halves)
 
 
 @pytest.mark.gate
@@ -152,13 +127,7 @@ def test_many_small_ops_in_a_deep_nest(mode):
 )
 def test_mixed_precision(build, mode):
     keras.config.set_dtype_policy("mixed_float16")
-    compare(build, X, Y, mode, halves, policy="mixed_float16", allowed=TOLERANCE["mixed_float16"])
-
-
-def test_the_nests_tested_are_deep():
-    names = [node.name for node in keras_graph.read(models.unet()).nodes]
-    assert depth(halves(names)) == 2
-    assert max(depth(anyhow(names, random.Random(seed))) for seed in range(3)) >= 3
+    compare(build, X, Y, mode, halves, policy="mixed_float16")
 
 
 def everything():
@@ -180,7 +149,7 @@ def everything():
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
 def test_the_backward_pass_writes_no_state_and_adds_no_loss(mode):
     model = fresh(everything)
-    enable(model, halves, mode)
+    enable(model, halves, X)
     for _ in range(2):
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(model(X, training=True) ** 2) + tf.add_n(model.losses)
@@ -198,7 +167,7 @@ def test_freezing_and_thawing_between_steps(mode):
     def steps(enabled):
         model = fresh(everything)
         if enabled:
-            enable(model, halves, mode)
+            enable(model, halves, X)
         record = []
         for frozen in (0, 4, 2, 0):
             for i, layer in enumerate(model.layers):
@@ -216,7 +185,7 @@ def test_second_order_and_again_by_a_persistent_tape(mode):
     def steps(enabled):
         model = fresh(lambda: keras.Sequential([keras.Input((8,)), *(L.Dense(8, activation="tanh") for _ in range(8))]))
         if enabled:
-            enable(model, halves, mode)
+            enable(model, halves, X)
         sources = [v.value for v in model.trainable_variables]
 
         def step(x):
@@ -246,7 +215,7 @@ def test_plain_tf_variables_shared_by_inner_segments(mode):
             lambda: keras.Sequential([keras.Input((8,)), *scaled((8, first), (8, first), (8, last), (4, last))])
         )
         if enabled:
-            enable(model, halves, mode)
+            enable(model, halves, X)
         graph = mode == "graph" or (mode == "compiled" and not enabled)
         return train(model, X, Y, graph=graph, extra=variables)
 
@@ -266,54 +235,11 @@ def test_batches_of_any_size(mode):
 
     batches = [noise(n, 8) for n in (8, 3, 0, 16)]
     plain = [gradient(x) for x in batches]
-    enable(model, halves, mode)
+    enable(model, halves, X)
     step = tf.function(gradient, input_signature=[tf.TensorSpec([None, 8])]) if mode == "graph" else gradient
     for x, expected in zip(batches, plain):
         for g0, g in zip(expected, step(x), strict=True):
             np.testing.assert_allclose(g, g0, rtol=1e-4, atol=1e-5)
-
-
-class Raw(keras.layers.Layer):
-    """Draws what no replay can draw again."""
-
-    def call(self, x):
-        return x * tf.random.uniform(tf.shape(x))
-
-
-class GlobalNoise(keras.layers.Layer):
-    """A weight times noise from Keras's global generator."""
-
-    def __init__(self, value, **kwargs):
-        super().__init__(**kwargs)
-        self.scale = self.add_weight(initializer=keras.initializers.Constant(value))
-
-    def call(self, x):
-        return x * self.scale * keras.random.uniform(keras.ops.shape(x))
-
-
-def assert_gradients_fit_outputs(model, x, mode):
-    """Where the output is linear in every weight, a weight times its gradient is the sum of the output."""
-
-    def step():
-        with tf.GradientTape() as tape:
-            total = tf.reduce_sum(model(x, training=True))
-        return total, tape.gradient(total, [v.value for v in model.trainable_variables])
-
-    step = tf.function(step) if mode == "graph" else step
-    for _ in range(3):
-        total, gradients = step()
-        yield total, [tf.reduce_sum(v * g) for v, g in zip(model.trainable_variables, gradients)]
-
-
-@THREE
-def test_an_inner_plan_in_another_order_draws_the_same_numbers(mode):
-    inputs = keras.Input((8,))
-    a, b = GlobalNoise(1.0, name="a")(inputs), GlobalNoise(2.0, name="b")(inputs)
-    model = keras.Model(inputs, L.Add(name="sum")([a, b]))
-    inner = Plan((again("b"), keep("a")), "by hand", ())
-    enable(model, lambda _: [Segment(("a", "b"), inner=inner), keep("sum")], mode)
-    for total, products in assert_gradients_fit_outputs(model, X, mode):
-        np.testing.assert_allclose(sum(products), total, rtol=1e-4)
 
 
 @pytest.mark.gate
@@ -321,7 +247,7 @@ def test_an_inner_plan_in_another_order_draws_the_same_numbers(mode):
 def test_fit_and_the_training_step_take_nested_plans(jit_compile):
     def weights(enabled):
         model = fresh(lambda: keras.Sequential([keras.Input((8,)), *(L.Dense(8, activation="tanh") for _ in range(6))]))
-        plan = enable(model, halves, "graph")
+        plan = enable(model, halves, X)
         if not enabled:
             tfgc.disable(model)
         model.compile("sgd", "mse", jit_compile=jit_compile)
@@ -343,7 +269,7 @@ def deep():
 
 
 def pieces(nodes, n):
-    width = len(nodes) // n
+    width = -(-len(nodes) // n)
     return [again(*nodes[i : i + width]) for i in range(0, len(nodes), width)]
 
 
@@ -352,12 +278,13 @@ def one_level(nodes):
 
 
 def two_levels(nodes):
-    return [nest(*pieces(s.nodes, 4)) for s in pieces(nodes, 2)]
+    first, last = pieces(nodes, 2)
+    return [nest(*pieces(first.nodes, 4)), *pieces(last.nodes, 4)]
 
 
 def peak_of(split, mode):
     model = fresh(deep)
-    enable(model, split, mode)
+    enable(model, split, noise(16, 32, 32, 8))
     if mode in ("eager", "compiled"):
         step = step_of(model, None).python_function
     else:
@@ -365,10 +292,8 @@ def peak_of(split, mode):
     return memory.peak(step, noise(16, 32, 32, 8), steps=9, of=min)
 
 
-# Of 24 activations one level holds a half, 12; two levels hold a cut, 3 inner ones and 3 inside; halves of
-# halves some 5 cuts. Op by op that many levels gain less: each holds its cotangent and its outputs in Python.
-# On a busy machine steps put gradients of weights off, since plans by hand do not say how much those may hold: three in
-# five did on one, so the step that puts off least is compared.
+# Of 24 activations one level holds a half, 12; two levels hold a cut, 3 inner ones and 3 inside; halves of halves some 5
+# cuts. On a busy machine a step may put gradients of weights off, so the step that puts off least is compared.
 @pytest.mark.gate
 @pytest.mark.parametrize(
     "mode",

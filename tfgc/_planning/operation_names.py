@@ -3,7 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-# A name that is not there as it is has to share its operation and the scope around that, such as the layer.
+# A name that is not there as it is, nor in fewer scopes, has to share its operation and the scope around that, such as
+# the layer.
 _LEAST = 2
 
 
@@ -25,8 +26,11 @@ class Names:
     def find(self, name: str) -> str | None:
         """The name that shares the most scopes with another one, from its end; None if that is not one alone."""
         parts = tuple(name.split("/"))
-        for start in range(max(1, len(parts) - _LEAST + 1)):
-            if found := self._ends.get(parts[start:]):
-                whole = [each for each in found if each == name]
-                return (whole or found)[0] if whole or len(found) == 1 else None
+        for start in range(len(parts)):
+            end = parts[start:]
+            found = self._ends.get(end, [])
+            if (whole := "/".join(end)) in found:  # calls of a model are traced outside of its scope
+                return whole
+            if found and (not start or len(end) >= _LEAST):
+                return found[0] if len(found) == 1 else None
         return None
