@@ -5,6 +5,7 @@ All is compared with the plain step in `tf.function`. In mode "eager" a loop run
 `tol` of its norm.
 """
 
+import dataclasses
 from typing import NamedTuple
 
 import keras
@@ -213,13 +214,22 @@ def plain_steps(build, x, y, **settings):
     return _PLAIN[key]
 
 
-def check_enabled(build, x, y, mode, *, segments=None, policy="float32", allowed=0.0, spread=(), **settings):
+def in_pieces(model, x, segments=4):
+    """A plan that cuts the operations of a model into so many pieces, which all run again but for the last one."""
+    plan = tfgc.plan(model, example=(x,), strategy="keep_all")
+    nodes = [name for segment in plan.segments for name in segment.nodes]
+    width = -(-len(nodes) // segments)
+    pieces = tuple(tfgc.Segment(tuple(nodes[i : i + width])) for i in range(0, len(nodes), width))
+    return dataclasses.replace(plan, segments=pieces, strategy="by hand", outlook=None)
+
+
+def check_enabled(build, x, y, mode, *, segments=4, policy="float32", allowed=0.0, spread=(), **settings):
     """Plain against enabled, both freshly built from the same seed."""
     plain = plain_steps(build, x, y, graph=True, **settings)
     model = fresh(build)
-    plan = tfgc.plan(model, strategy="uniform", segments=segments)
-    tfgc.enable(model, plan)
+    tfgc.enable(model, in_pieces(model, x, segments), verbose=0)
     ours = train(model, x, y, graph=mode == "graph", **settings)
+    assert any(made.overhead > 0 for made in tfgc.status(model).plans)
     assert_equal(plain, ours, exact=graph_optimizer.is_off(), policy=policy, allowed=allowed, spread=spread)
     return model
 
