@@ -11,14 +11,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import assert_equal, fresh, in_turn, mostly, noise, train
+from equality import assert_equal, fresh, in_pieces, in_turn, mostly, noise, train
 from tensorflow.python.eager import context
 
 import tfgc
-from tfgc._core.plan import Plan
+from tfgc import Plan, Segment
 from tfgc._framework import graph_optimizer
 from tfgc._pairs import random_draws
-from tfgc._tracing import keras_graph
 
 MODES = ("eager", "compiled", "graph")
 
@@ -98,7 +97,7 @@ def test_gradients_with_what_was_drawn(layer, way, mode):
         assert plan.segments[0].mode == "recompute"
         tfgc.enable(model, plan)
     elif way == "nested":
-        tfgc.enable(model, nested_plan(model))
+        tfgc.enable(model, nested_plan(model, x))
     elif way == "layers":
         chosen = [part for part in model.layers if isinstance(part, LAYERS[layer])]
         tfgc.enable(model, layers=chosen)
@@ -125,12 +124,12 @@ def test_gradients_while_numbers_are_checked(layer, mode):
     assert_equal(plain, checked, exact=False)
 
 
-def nested_plan(model):
+def nested_plan(model, x):
     """The first layers are run again as three segments, two of which run a third time."""
-    graph = keras_graph.read(model)
-    n = len(graph.nodes)
-    pieces = [(0, n - 1, [(0, 2, "recompute"), (2, 4, "recompute"), (4, n - 1, "keep")]), (n - 1, n, "keep")]
-    return Plan.from_pieces(graph, pieces, strategy="by hand")
+    plan = in_pieces(model, x)
+    outer = tuple(name for segment in plan.segments[:3] for name in segment.nodes)
+    inner = Plan(plan.segments[:3], "by hand", ())
+    return dataclasses.replace(plan, segments=(Segment(outer, inner=inner), *plan.segments[3:]))
 
 
 def test_a_seed_starts_the_draws_of_operations_anew():
@@ -308,24 +307,12 @@ def dropping(layer=Dropping):
     return keras.Sequential([keras.Input((64,)), *(layer() for _ in range(4)), keras.layers.Dense(4)])
 
 
-def by_layer(model, selective=False):
-    graph = keras_graph.read(model)
-    plan = Plan.from_pieces(graph, [(i, i + 1, "recompute") for i in range(len(graph.nodes))], strategy="by hand")
-    segments = tuple(dataclasses.replace(s, selective=selective) for s in plan.segments)
-    return dataclasses.replace(plan, segments=segments)
-
-
-def drawn_by(graph):
-    return [op for op in graph.get_operations() if op.type.startswith("Random")]
-
-
-@pytest.mark.parametrize("selective", [False, True])
-def test_copies_draw_the_numbers_of_the_plain_graph(selective):
+def test_copies_draw_the_numbers_of_the_plain_graph():
     """Operations without a seed have a number in their graph: four blocks by one trace would draw alike."""
     x, y = noise(8, 64), [noise(8, 4, seed=2), noise(8, 4, seed=3)]
     plain = train(fresh(dropping), x, y, graph=True)
     model = fresh(dropping)
-    tfgc.enable(model, by_layer(model, selective))
+    tfgc.enable(model, in_pieces(model, x, 5))
     assert_equal(plain, train(model, x, y, graph=True), exact=False)
 
 
@@ -355,18 +342,8 @@ def test_draws_in_gradients_and_by_seeds_are_those_of_the_plain_graph(layer):
     build = functools.partial(dropping, layer)
     plain = train(fresh(build), x, y, graph=True, lr=1e-4)
     model = fresh(build)
-    tfgc.enable(model, by_layer(model))
+    tfgc.enable(model, in_pieces(model, x, 5))
     assert_equal(plain, train(model, x, y, graph=True, lr=1e-4), exact=False)
-
-
-@tf.custom_gradient
-def with_gamma_in_gradient(x):
-    return 2.0 * x, lambda upstream: upstream * tf.random.gamma(tf.shape(x)[:1], 2.0)[:, None]
-
-
-class GammaGradient(Dropping):
-    def call(self, x, training=None):
-        return with_gamma_in_gradient(x + tf.nn.gelu(x @ self.kernel))
 
 
 @pytest.mark.parametrize(("drawn", "is_stored"), [(100, True), (101, False)])

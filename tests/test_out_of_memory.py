@@ -11,11 +11,10 @@ from equality import fresh, mostly, noise
 from faults import GREEDY, PASSES, Trap, arm, armed, checked
 
 import tfgc
-from tfgc._planning import budgets, free_memory, planner
+from tfgc._planning import budgets, free_memory
 from tfgc._planning.step_plans import StepPlans
 from tfgc._training import atomic_step, fit_guard, out_of_memory
 from tfgc._training.following_step import FollowingStep
-from tfgc._units import format_bytes
 
 L = keras.layers
 X, Y = noise(16, 8), noise(16, 1)
@@ -202,42 +201,24 @@ def test_an_update_that_fails_cannot_be_taken_back(run_eagerly):
         step(X, Y)
 
 
-@pytest.mark.gate
-def test_without_on_oom_the_error_explains_itself():
+@pytest.mark.parametrize("before", [0, pytest.param(1, marks=pytest.mark.gate)])
+def test_without_on_oom_the_error_explains_itself(before):
     model = fresh(two_blocks)
     plan = plan_of(model)
     step = tfgc.train_step(model, "mse", "adam", plan=plan)
-    step(X, Y)
+    for _ in range(before):
+        step(X, Y)
     arm("trap0", "backward")
     with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
         step(X, Y)
     message = str(caught.value)
     needed = tfgc.estimate(model, len(X), plan, optimizer=step.optimizer, loss="mse").needed_bytes
-    assert f"its plan (uniform) is predicted to need {format_bytes(needed)}; the CPU had" in message
+    told = re.search(r"its plan \(uniform\) is predicted to need ([\d.]+) kB; the CPU had", message)
+    assert float(told[1]) == pytest.approx(needed / 1000, rel=0.02)  # seeds and counters are variables of the step, too
     assert "OOM in trap0, backward" in message
     assert message.index("or on_oom='replan'") > message.index("Try budget=")
     assert isinstance(caught.value.__cause__, tf.errors.ResourceExhaustedError)
-    budget = int(re.search(r"budget=([\d_]+)", message)[1])
-    assert tfgc.estimate(model, len(X), tfgc.plan(model, len(X), budget=budget, loss="mse")).needed_bytes < needed
-
-
-@pytest.mark.parametrize(
-    ("options", "mode"), [({"jit_compile": True}, "xla"), ({"run_eagerly": True}, "compiled"), ({}, "graph")], ids=str
-)
-def test_a_step_is_planned_again_for_the_way_it_runs(monkeypatch, options, mode):
-    model = keras.Sequential([keras.Input((8,)), *[L.Dense(8, activation="relu") for _ in range(4)]])
-    modes = []
-
-    def diagnose(planned):
-        modes.append((planned.plans().mode, planned.plan.options.get("mode", "graph")))
-        raise KeyboardInterrupt
-
-    step = tfgc.train_step(model, "mse", "sgd", on_oom="replan", **options)
-    monkeypatch.setattr(FollowingStep, "attempt", fail)
-    monkeypatch.setattr(out_of_memory, "diagnose", diagnose)
-    with pytest.raises(KeyboardInterrupt):
-        step(X, Y)
-    assert modes == [(mode, "xla" if mode == "xla" else "graph")]
+    assert int(re.search(r"budget=([\d_]+)", message)[1]) < needed
 
 
 def deep():
@@ -253,12 +234,17 @@ def message_of(run):
     return caught.value.message
 
 
+def failing(attempt):
+    """An attempt whose step has run."""
+    return lambda *given: fail(attempt(*given))
+
+
 def fail(*_):
     raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor\n\t [[{{node x}}]]")
 
 
 def test_a_step_is_offered_what_it_can_do(monkeypatch):
-    monkeypatch.setattr(FollowingStep, "attempt", fail)
+    monkeypatch.setattr(FollowingStep, "attempt", failing(FollowingStep.attempt))
     model = deep()
     step = tfgc.train_step(model, "mse", "sgd", plan=tfgc.plan(model, strategy="keep_all"))
     message = message_of(lambda: step(noise(512, 8), noise(512, 1)))
@@ -270,12 +256,12 @@ def test_a_step_is_offered_what_it_can_do(monkeypatch):
 
 @pytest.mark.parametrize("way", ["at_end", "several steps", "replicas"])
 def test_fit_is_offered_what_it_can_do(monkeypatch, way):
-    monkeypatch.setattr(fit_guard._GuardedFit, "attempt", fail)
+    monkeypatch.setattr(fit_guard._GuardedFit, "attempt", failing(fit_guard._GuardedFit.attempt))
     strategy = tf.distribute.MirroredStrategy(["CPU:0"]) if way == "replicas" else tf.distribute.get_strategy()
     with strategy.scope():
         model = deep()
         model.compile("sgd", "mse", steps_per_execution=2 if way == "several steps" else 1)
-    tfgc.enable(model, planner.plan(model, 512, strategy="keep_all", mode="compiled"))
+    tfgc.enable(model, tfgc.plan(model, 512, strategy="keep_all"))
     message = message_of(lambda: model.fit(noise(512, 8), noise(512, 1), batch_size=512, verbose=0))
     assert message.startswith("a training step of 'sequential")
     assert ". Try budget=" in message

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfgc._framework.internals import Sequential, functional
 from tfgc._framework.versions import attribute
@@ -109,6 +110,11 @@ def has_own_step(model: Any) -> bool:
 def is_built(model: keras.Model) -> bool:
     """Whether all layers of a model have their variables."""
     return all(layer.built for layer in layers_inside(model))
+
+
+def has_replicas(model: keras.Model) -> bool:
+    """Whether a `tf.distribute.Strategy` keeps the variables of a model."""
+    return any(isinstance(variable.value, tf.distribute.DistributedValues) for variable in model.variables)
 
 
 def node_lists(layer: keras.Operation) -> tuple[list[Any], list[Any]]:

@@ -115,7 +115,7 @@ def _trace(model: Any, given: int | None, example: Any, input_shapes: Any, loss:
             return step_traces.of_call(model, example_sizes.inputs_of(model, example))
         return step_traces.of_call(model, stand_in.specs(model, given, input_shapes)[0])
     data = stand_in.batch(model, given, input_shapes, example, loss)
-    if loss is None and optimizer is None and data is example:
+    if loss is None and optimizer is None and data is example and not keras_models.has_replicas(model):
         return step_traces.of_step(model, data)
     return step_traces.of_stand_in(model, data, loss, optimizer)
 

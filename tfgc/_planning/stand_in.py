@@ -29,7 +29,7 @@ def step(model: Any, loss: Any, optimizer: Any) -> Callable:
             value: Any = trainer.compute_loss(x, y, outputs)
             scaled = value if optimizer is None else optimizer.scale_loss(value)
         gradients = tape.gradient(scaled, [v.value for v in model.trainable_variables])
-        if optimizer is None:
+        if optimizer is None or keras_models.has_replicas(model):  # which no step outside of them can update
             return value, gradients
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
         return {**trainer.compute_metrics(x, y, outputs), "loss": value}

@@ -78,6 +78,8 @@ class Fences:
         return self._add("LogicalAnd", f"{at}/never", kinds)
 
     def _hold(self, tensor: Tensor) -> str:
+        if self._value(tensor).dtype == tf.variant:  # a list of a loop's, which XLA lets pass no barrier
+            return self._name(tensor)
         if tensor not in self._held:
             node = self._definition.node.add()
             node.op, node.name = "XlaOptimizationBarrier", f"held/{len(self._held)}"

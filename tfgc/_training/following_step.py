@@ -35,6 +35,7 @@ class FollowingStep(out_of_memory.GuardedStep):
         self._settings = layer_settings.Settings([trainer.model])
         self._variables = trainer.model.variables
         self._functions: RecentlyUsed[tuple, Callable] = RecentlyUsed(_MOST_TRACES)
+        self._latest: Callable | None = None
 
     def run(self, x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, tf.Tensor]:
         """Train on one batch; return its loss, and the metrics so far."""
@@ -56,10 +57,10 @@ class FollowingStep(out_of_memory.GuardedStep):
     def attempt(self, x: Any, y: Any, sample_weight: Any) -> dict[str, tf.Tensor]:
         if self.mode == "compiled":
             return self._make()(x, y, sample_weight)
-        function = self._functions.get(self._key())
+        self._latest = function = self._functions.get(self._key())
         if function is not None:
             return function(x, y, sample_weight)
-        function = self._make()
+        self._latest = function = self._make()
         with self._settings.watched():
             if self.atomic is None:
                 logs = function(x, y, sample_weight)
@@ -76,8 +77,8 @@ class FollowingStep(out_of_memory.GuardedStep):
         return self._settings(), tuple([v.trainable for v in self._variables])
 
     def planned(self, x: Any, y: Any, sample_weight: Any) -> out_of_memory.StepByPlan | None:
-        trainer, function = self._trainer, self._functions.get(self._key())
-        if isinstance(function, RewrittenFunction):
+        trainer, function = self._trainer, self._latest
+        if isinstance(function, RewrittenFunction) and function.plans:
             return out_of_memory.step_as_a_whole(trainer.model, trainer.optimizer, [*function.plans.values()][-1])
         found = self._calls.to_explain()
         return found and dataclasses.replace(found, optimizer=trainer.optimizer)
@@ -86,9 +87,8 @@ class FollowingStep(out_of_memory.GuardedStep):
         return not tf.distribute.has_strategy()
 
     def replace(self, plan: Plan, needed_bytes: int) -> None:
-        function = self._functions.get(self._key())
-        if isinstance(function, RewrittenFunction):
-            function.use(plan)
+        if isinstance(self._latest, RewrittenFunction):
+            self._latest.use(plan)
         else:
             self._calls.use(plan)
             self._functions.clear()

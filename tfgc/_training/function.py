@@ -108,7 +108,8 @@ def function(
         raise OptionError(f"function takes no option {name!r}{hint}")
     if fn is not None:
         check_step(fn)
-    traced = {"autograph": autograph, **{k: v for k, v in handed.items() if k in _OF_TRACE}}
+    traced = {"autograph": autograph, "jit_compile": jit_compile}  # loops are traced otherwise for XLA
+    traced |= {k: v for k, v in handed.items() if k in _OF_TRACE}
     runs = {"input_signature": input_signature, "reduce_retracing": reduce_retracing, "jit_compile": jit_compile}
     request = Request(strategy, budget, options, candidates=candidates)
     settings = Settings(

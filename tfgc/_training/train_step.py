@@ -145,7 +145,8 @@ def train_step(
     options: dict[str, Any] = {"reduce_retracing": True, "jit_compile": jit_compile}
     make = (lambda: whole) if run_eagerly else functools.partial(tf.function, whole, autograph=False, **options)
     if is_whole:
-        settings = Settings({"autograph": False}, options, request, verbose=False)
+        traced = {"autograph": False, "jit_compile": jit_compile}
+        settings = Settings(traced, options, request, verbose=False)
         make = functools.partial(RewrittenFunction, whole, settings)
     if run_eagerly or not tf.distribute.has_strategy():
         following = FollowingStep(make, trainer, calls, mode, atomic)
