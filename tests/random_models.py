@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import dataclasses
 import random
 import re
 
@@ -15,7 +16,7 @@ from equality import assert_equal, fresh, train
 from hypothesis import strategies as st
 
 import tfgc
-from tfgc import Plan, strategies
+from tfgc import strategies
 from tfgc._framework import graph_optimizer
 from tfgc._tracing import keras_graph
 
@@ -358,7 +359,7 @@ def scripts(draw, modes=MODES, most=8):
     seed = rng.randrange(1000)
     if way == "strategy":
         # On one device nothing is offloaded, and XLA refuses it.
-        way = rng.choice([name for name in strategies.available() if name not in ("hybrid", "offload")])
+        way = rng.choice([name for name in strategies.available() if name not in ("hybrid", "manual", "offload")])
     body = "\n".join(f"    {line}" for line in writer.lines)
     return (
         f"from models import Counter\nfrom random_models import *\n\n\ndef build():\n{body}\n\n\n"
@@ -489,34 +490,35 @@ def _switched(model, way, batch, mode, rng, x):
     if way == "first call":
         return tfgc.enable(model, strategy=rng.choice(["uniform", "optimal", "sqrt"]), verbose=0)
     if way == "random cuts":
-        program = keras_graph.Program(model)
-        nodes = program.graph.nodes
-        likely = {i for i, node in enumerate(nodes, 1) if _makes_probabilities(program.call_of(node.name)[0])}
-        pieces = _cut(rng, 0, len(nodes), likely)
-        store = random.Random(len(nodes))  # Draws of its own, so that seeds go on to make the same models.
-        pieces = [(a, b, "selective" if how == "recompute" and store.random() < 0.5 else how) for a, b, how in pieces]
-        return tfgc.enable(model, Plan.from_pieces(program.graph, pieces, strategy="random"), verbose=0)
+        plan = tfgc.plan(model, batch, strategy="keep_all")
+        nodes = [name for segment in plan.segments for name in segment.nodes]
+        likely = {i for i, name in enumerate(nodes, 1) if name.rpartition("/")[2].lower() in PROBABILITIES}
+        segments = _segments(nodes, _cut(rng, 0, len(nodes), likely))
+        return tfgc.enable(model, dataclasses.replace(plan, segments=segments, strategy="random"), verbose=0)
     return tfgc.enable(model, _planned(model, way, batch, rng), verbose=0)
 
 
 def _planned(model, strategy, batch, rng):
     options = {}
     if strategy in ("uniform", "sqrt"):
-        options = {"segments": rng.randint(1, min(5, len(keras_graph.read(model).nodes)))}
-    elif strategy == "manual":
-        names = [layer.name for layer in model.layers if not isinstance(layer, L.InputLayer)]
-        options = {"keep": rng.sample(names, rng.randint(1, min(3, len(names))))}
+        options = {"segments": rng.randint(1, 3)}
     elif strategy in ("budget", "ilp"):
         options = {"budget": f"{rng.randint(60, 100)}%"}
     try:
         return tfgc.plan(model, batch, strategy=strategy, **options)
     except tfgc.InfeasibleBudgetError as error:
         return tfgc.plan(model, batch, strategy=strategy, budget=error.least)
+    except tfgc.OptionError:  # so many blocks it has not
+        return tfgc.plan(model, batch, strategy=strategy, segments=1)
 
 
-def _makes_probabilities(operation):
-    activation = getattr(operation, "activation", None)
-    return type(operation).__name__.lower() in PROBABILITIES or getattr(activation, "__name__", "") in PROBABILITIES
+def _segments(nodes, pieces):
+    """Pieces as segments of these operations."""
+    found = []
+    for a, b, how in pieces:
+        inner = tfgc.Plan(_segments(nodes, how), "inner", ()) if isinstance(how, list) else None
+        found.append(tfgc.Segment(tuple(nodes[a:b]), "recompute" if inner else how, inner=inner))
+    return tuple(found)
 
 
 def _cut(rng, start, end, likely, depth=0):
@@ -536,5 +538,5 @@ def _is_summed_anew(model):
     """Whether a tensor, or a layer with its weights, has uses in several nodes, each of which may be several."""
     program = keras_graph.Program(model)
     read = [ref for node in program.graph.nodes for ref in node.inputs]
-    called = [id(step.node.operation) for step in program.steps]
+    called = [*map(id, program.operations.values())]
     return len(set(read)) < len(read) or len(set(called)) < len(called)

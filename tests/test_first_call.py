@@ -20,7 +20,7 @@ from tfgc._core.ignored_warnings import ignored_warnings
 from tfgc._core.segments import Segment
 from tfgc._framework import fit_loop, graph_optimizer
 from tfgc._planning import free_memory
-from tfgc._planning.first_batch import PlannedStep
+from tfgc._planning.promised import PlannedStep
 from tfgc._training import plan_report, planned_calls
 
 L = keras.layers

@@ -7,17 +7,8 @@ import pytest
 import random_models
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tfgc._pairs import taken_results
-
 # How many models.
 FAST, SLOW = 6, 2000
-
-
-@pytest.fixture(autouse=True)
-def dear_products(monkeypatch):
-    """These models are small; replays take over all products where a segment is selective."""
-    monkeypatch.setattr(taken_results, "_DEAR", 1)
-    monkeypatch.setattr(taken_results, "_CONTRACTED", 0)
 
 
 def tried(seed, count, most, modes):
