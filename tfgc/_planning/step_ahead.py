@@ -3,6 +3,7 @@
 The step holds variables and its arguments all the time; what it makes is simulated.
 """
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
@@ -10,8 +11,9 @@ from typing import Any
 
 from tfgc._core.plan import Plan
 from tfgc._errors import PlanMismatchError
-from tfgc._planning import compiled_plans, described, function_trace
+from tfgc._planning import budgets, compiled_plans, described, function_trace
 from tfgc._planning.among_layers import Spans
+from tfgc._planning.budgets import Budget
 from tfgc._planning.request import Request
 from tfgc._planning.step_plans import Rewritten, StepPlans
 from tfgc._planning.trace_plans import TracePlans
@@ -21,6 +23,7 @@ from tfgc._simulate.simulator import Prediction
 from tfgc._step.step import FROM_HOST, TO_HOST
 from tfgc._step.trace import Trace
 from tfgc._step.work import tensor_bytes
+from tfgc._units import is_auto
 
 # Rooms between the least peak and the plain step's for which the front has plans.
 _ROOMS = 6
@@ -61,15 +64,18 @@ class StepAhead:
         return self._first(request).described()
 
     def _first(self, request: Request) -> TracePlans:
+        if is_auto(request.budget):  # slots that are not made yet have to fit as well
+            total = budgets.budget_bytes("auto", None, budgets.resident_bytes(self.model))
+            request = dataclasses.replace(request, budget=total)
         return TracePlans(self._trace, request, self._shapes, False, self.fixed_bytes, self._plans)
 
     def least(self) -> Plan:
         """The plan of least peak."""
         return self._described(self._plans.least(), "optimal")
 
-    def fitting(self, total: int) -> Plan:
-        """The plan for a budget of so many bytes; `InfeasibleBudgetError` if there is none."""
-        return self._described(self._first(Request(budget=total)).plan, "budget")
+    def fitting(self, budget: Budget) -> Plan:
+        """The plan for a budget; `InfeasibleBudgetError` if there is none."""
+        return self._described(self._first(Request(budget=budget)).plan, "budget")
 
     def front(self) -> list[Plan]:
         """Plans from the least peak to the plain step, each with less work than the one before."""
@@ -84,7 +90,10 @@ class StepAhead:
 
     def with_figures(self, plan: Plan) -> Plan:
         """A plan of this step with its figures for this batch; `PlanMismatchError` if it is of another one."""
-        return self._described(self._by(plan), plan.strategy, plan.options)
+        figures = self._described(self._by(plan), plan.strategy, plan.options)
+        budget = plan.outlook and plan.outlook.budget_bytes
+        outlook = figures.outlook and dataclasses.replace(figures.outlook, budget_bytes=budget)
+        return dataclasses.replace(figures, outlook=outlook)
 
     def check(self, plan: Plan) -> None:
         """Raise `PlanMismatchError` unless this is a plan of the step."""

@@ -66,7 +66,7 @@ def front_of(
     for budget in budgets:
         limit, found, least = budget_bytes(budget, lambda: plans.plain_bytes, resident), None, None
         try:
-            found = plans.fitting(limit)
+            found = plans.fitting(budget)
             if found not in front:
                 front.insert(sum(_peak(other) < _peak(found) for other in front), found)
         except InfeasibleBudgetError as error:

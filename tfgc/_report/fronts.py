@@ -29,7 +29,6 @@ def facts(network: str, plan: Plan, step: Prediction) -> dict[str, Any]:
         "gap": plan.outlook.gap,
         "fixed_bytes": step.fixed_bytes,
         "host_bytes": step.host_bytes,
-        "operations": plan.operations,
     }
 
 
@@ -37,22 +36,13 @@ def summary(facts: dict[str, Any]) -> list[str]:
     """A few lines about one plan, from its `facts`."""
     needs = format_needs(facts["needed_bytes"], facts["plain_needed_bytes"], facts["budget_bytes"])
     count, nested = facts["segments"], ", nested" if facts["nested"] else ""
-    seconds = "seconds" if facts["unit"] == "s" else "flops"
-    gap = f"{format_percent(abs(facts['gap']))} {'above' if facts['gap'] >= 0 else 'below'}"
     confirmed = confirmation.of(facts["options"])
-    overhead = f"  overhead    {format_percent(facts['overhead'])} more work, in {seconds}"
     lines = [
         f"{facts['network']}, batch {facts['batch_size']}: {facts['strategy']}, {count} segment{'s' * (count > 1)}, "
         f"{facts['recomputed']} recomputed{nested}",
         f"  {needs}",
+        f"  overhead    {format_percent(facts['overhead'])} more work, in flops",
     ]
-    if facts["operations"]:
-        lines.append(overhead)
-    else:
-        lines += [
-            f"  floor       set by {facts['floor_node']}; this plan's activations are {gap}",
-            f"{overhead}; no plan of this peak has less than {format_percent(facts['least_overhead'])}",
-        ]
     if confirmed is not None:
         lines.append(f"  confirmed   {confirmed}")
     if facts["host_bytes"]:
