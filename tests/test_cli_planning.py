@@ -390,7 +390,8 @@ def test_the_child_plans_for_its_batch_and_input_sizes():
     ]
     assert len(found.cases["budget(80%)-compiled"].parts) == len(plan.segments)
     assert {name for name, case in found.cases.items() if case.predicted} == {
-        "plain-graph", "budget(80%)-graph",
+        "plain-graph",
+        "budget(80%)-graph",
     }
     with pytest.raises(OptionError, match="--input tokens="):
         worker.measure(case_choice.plan_cases(open_tokens, 4, steps=1)[0])

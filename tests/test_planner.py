@@ -1,15 +1,13 @@
 """From a model to plans: budgets, open sizes, optimizers, timings, and the errors of mistakes."""
 
-import dataclasses
 import itertools
 import json
-import os
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import fresh, in_turn, noise, states
+from equality import in_turn
 
 import tfgc
 from tfgc import InfeasibleBudgetError, OptionError, Plan, TfgcError
@@ -292,8 +290,8 @@ def test_the_whole_step_counts_gradients_of_weights():
     weights = 4 * 5 * (100 * 100 + 100)
     told = tfgc.estimate(wide(), 1, optimizer="sgd", loss="mse")
     assert told.fixed_bytes == weights
-    # Each goes with the update that follows it.
-    assert weights // 5 <= told.peak_bytes - told.fixed_bytes < weights
+    # All are there when the first update begins.
+    assert weights <= told.peak_bytes - told.fixed_bytes < weights + 4 * 100 * 20
 
 
 def test_the_loss_that_keras_chooses_by_the_targets_counts():
@@ -302,10 +300,13 @@ def test_the_loss_that_keras_chooses_by_the_targets_counts():
     named, chosen = (
         tfgc.estimate(model, 64, loss=loss, optimizer="sgd") for loss in ("categorical_crossentropy", None)
     )
-    assert chosen.timeline == named.timeline
+    assert [each[:2] for each in chosen.timeline] == [each[:2] for each in named.timeline]
 
 
-@pytest.mark.parametrize(("mode", "why"), [("eager", "cannot be predicted"), ("compiled", "cannot be predicted"), ("grap", "did you mean 'graph'")])
+@pytest.mark.parametrize(
+    ("mode", "why"),
+    [("eager", "cannot be predicted"), ("compiled", "cannot be predicted"), ("grap", "did you mean 'graph'")],
+)
 def test_a_mode_that_cannot_be_predicted_is_refused(mode, why):
     with pytest.raises(OptionError, match=f"mode='{mode}'.*{why}"):
         tfgc.estimate(wide(), 1, mode=mode)
@@ -325,5 +326,3 @@ def test_plan_files_that_are_damaged(tmp_path):
     ]:
         with pytest.raises(TfgcError, match=message):
             Plan.from_json(text)
-
-

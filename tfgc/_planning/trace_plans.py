@@ -173,7 +173,8 @@ class TracePlans:
             if plan.peak_bytes > room:
                 raise InfeasibleBudgetError(room, plan.peak_bytes, "the step")
             return plan
-        if strategy is None or room <= 0 or self.step_plans.plain_bytes <= room:
+        fits = self.step_plans.plain_bytes <= room and not self.request.options  # whose values the strategy checks
+        if strategy is None or room <= 0 or fits:
             return self.step_plans.within(room)
         return self.step_plans.by(strategy, room, **self.request.options)
 
