@@ -80,9 +80,9 @@ plan, later = functools.partial(tfgc.plan, batch_size=4), functools.partial(tfgc
 ADVICE = [
     # Budgets
     (lambda: plan(net(), budget=1.5), "write '1.5GB' for gigabytes", lambda: plan(net(), budget="1.5GB")),
-    (lambda: plan(deep(), budget=1.5), "or '70%' (all of it: 1.0), for", lambda: tfgc.plan(deep(), 256, budget="70%")),
+    (lambda: plan(deep(), budget=1.5), "or '70%' (all of it: 1.0), for", lambda: tfgc.plan(deep(), 2048, budget="70%")),
     (lambda: tfgc.enable(net(), budget=1), "(all of it: 1.0)", lambda: plan(net(), budget=1.0)),
-    (lambda: plan(net(), budget="70"), "or '70%' for that share", lambda: tfgc.plan(deep(), 256, budget="70%")),
+    (lambda: plan(net(), budget="70"), "or '70%' for that share", lambda: tfgc.plan(deep(), 2048, budget="70%")),
     (lambda: plan(net(), budget="70"), "write '70GB' for", lambda: plan(net(), budget="70GB")),
     (lambda: plan(net(), budget="2 giga"), "or 'auto'", lambda: plan(net(), budget="auto")),
     (lambda: tfgc.plan(net(), budget="1GB"), "give batch_size=32", lambda: tfgc.plan(net(), 32, budget="1GB")),
@@ -106,7 +106,7 @@ ADVICE = [
     (lambda: tfgc.estimate(net(), 4, "sqrt"), "tfgc.plan(model, batch_size, strategy='sqrt')",
      lambda: tfgc.estimate(net(), 4, tfgc.plan(net(), 4, strategy="sqrt"))),
     (lambda: tfgc.verify(net(), "70%", X), "tfgc.plan(model, batch_size, budget='70%')",
-     lambda: tfgc.plan(deep(), 256, budget="70%")),
+     lambda: tfgc.plan(deep(), 2048, budget="70%")),
     (lambda: tfgc.verify(net(), X, X), "tfgc.plan(model, batch_size, strategy='optimal')",
      lambda: tfgc.verify(net(), tfgc.plan(net(), 4, strategy="optimal"), X)),
     (lambda: tfgc.compiled_memory(net(), 4, "sqrt"), "tfgc.plan(model, batch_size, strategy='sqrt')",

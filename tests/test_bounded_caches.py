@@ -16,7 +16,6 @@ from tfgc import Plan
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._framework import graph_optimizer, keras_models
 from tfgc._pairs import functions, pairs
-from tfgc._tracing import keras_graph
 from tfgc._training import following_step, planned_calls
 
 L = keras.layers
@@ -232,9 +231,15 @@ def test_thousands_of_steps_with_fifty_shapes():
 @pytest.mark.parametrize("nested", [False, True])
 def test_the_graph_of_a_step_goes_with_the_step(nested):
     """`tf.custom_gradient` would hold it for good."""
-    model = fresh(lambda: keras.Sequential([keras.Input((4,)), *[L.Dense(4, "tanh") for _ in range(6)]]))
-    first = [(0, 2, "recompute"), (2, 4, "recompute")] if nested else "recompute"
-    plan = Plan.from_pieces(keras_graph.read(model), [(0, 4, first), (4, 6, "keep")], strategy="by hand")
+    model = fresh(lambda: keras.Sequential([keras.Input((4,)), *[L.Dense(16, "gelu") for _ in range(6)]]))
+
+    def pieces(graph):
+        quarter, end = len(graph) // 4, len(graph)
+        first = [(0, quarter, "recompute"), (quarter, 2 * quarter, "recompute")] if nested else "recompute"
+        return Plan.from_pieces(graph, [(0, 2 * quarter, first), (2 * quarter, end, "keep")], strategy="by hand")
+
+    plan = tfgc.plan(model, 64, strategy=pieces)
+    assert (plan.segments[0].mode, plan.is_nested) == ("recompute", nested)
     tfgc.enable(model, plan)
 
     @tf.function
@@ -243,8 +248,8 @@ def test_the_graph_of_a_step_goes_with_the_step(nested):
             loss = tf.reduce_sum(model(x, training=True) ** 2)
         return tape.gradient(loss, variables(model))
 
-    step(noise(2, 4))
-    graph = weakref.ref(step.get_concrete_function(noise(2, 4)).graph)
+    step(noise(64, 4))
+    graph = weakref.ref(step.get_concrete_function(noise(64, 4)).graph)
     assert graph() is not None
     del step
     gc.collect()

@@ -21,12 +21,12 @@ GRAPH = chain([3, 1, 4, 1, 5, 9, 2, 6], batch_size=2)
 
 def nested():
     """A plan that splits a replay, with figures, as JSON data."""
-    outlook = Outlook(100, "n3", "replay", 300, 80, "n5", 0.3, 0.2, "flop")
+    outlook = Outlook(100, "n3", "replay", 300, 80, "n5", 0.3, 0.2)
     sizes = {"stored_bytes": 10, "inside_bytes": 90, "input_bytes": 10, "work": 5.0}
     inner = Plan((Segment(("n0", "n1"), **sizes), Segment(("n2",), "keep", **sizes)), "inner", ())
     segments = (
         Segment(("n0", "n1", "n2"), inner=inner, **sizes),
-        Segment(("n3", "n4"), result_bytes=5, spared_work=1.0, **sizes),
+        Segment(("n3", "n4"), **sizes),
         Segment(("n5", "n6", "n7"), "keep", obstacle="'n5': it draws numbers. Use a seed", **sizes),
     )
     return json.loads(Plan(segments, "budget", GRAPH.once(plans.describe), {"budget": "60%"}, 2, outlook).to_json())

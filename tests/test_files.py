@@ -19,7 +19,6 @@ from click.testing import CliRunner
 from tfgc import _files, _temporary
 from tfgc._cli import files
 from tfgc._cli.group import cli
-from tfgc._costs import timing
 from tfgc._errors import TfgcError
 from tfgc._records import results_json
 from tfgc._records.front import FrontPoint, FrontRecord
@@ -413,16 +412,6 @@ def test_everything_else_that_is_written_survives_a_full_disk(written, tmp_path)
     with full_disk(), pytest.raises(TfgcError, match=r"cannot write '.*file(\.json)?': File too large"):
         written(path)
     assert os.listdir(tmp_path) == []
-
-
-def test_timings_that_cannot_be_kept_are_left_out(path):
-    known = {f"{i:016}": (1.0, 2.0, 0.5) for i in range(9)}
-    with full_disk():
-        timing._store(path, known)
-    assert only(path) == OLD
-    timing._store(path / "no folder" / "times.json", known)
-    timing._store(path, known)
-    assert timing._load(path) == known
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,11 @@ def open_sizes():
     return keras.Model(inputs, L.Dense(3)(L.Embedding(9, 4)(inputs)))
 
 
+def trained(model):
+    model.compile("sgd", "mse")
+    model.train_on_batch(X, X[:, :4])
+
+
 def unbatched(model):
     model.compile("sgd", "mse")
     model.fit(tf.data.Dataset.from_tensors((X[0], X[0])), shuffle=False, verbose=0)
@@ -48,25 +53,6 @@ class Own(keras.Model):
 
     def call(self, x):
         return self.dense(x)
-
-
-class Blocks(L.Layer):
-    """So large a layer, with so many layers inside, that its model is planned by their calls."""
-
-    def __init__(self):
-        super().__init__()
-        self.blocks = [keras.Sequential([L.Dense(64, "gelu"), L.Dense(8)]) for _ in range(3)]
-
-    def call(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-
-def planned_as_a_step():
-    model = net()
-    model.compile("sgd", "mse")
-    return model, tfgc.plan(model, 512)
 
 
 class EagerOnly(L.Layer):
@@ -115,10 +101,10 @@ CALLS = [
     (lambda: tfgc.plan(net(), batch_size="four"), "batch_size='four'", "an integer >= 1"),
     (lambda: tfgc.plan(net(), X), "batch_size is an array of shape", "example=batch"),
     (lambda: tfgc.plan(net(), example=tf.data.Dataset.from_tensors(X)), "a tf.data.Dataset", "next(iter(dataset))"),
-    (lambda: tfgc.plan(net(), example=5), "example: 5", "of arrays, tensors or tf.TensorSpecs"),
+    (lambda: tfgc.plan(net(), example=5), "example=5", "give x or (x, y)"),
     (lambda: tfgc.plan(net(), example=X[0]), f"shape {X[0].shape} does not fit input", "dataset.batch(n)"),
     (lambda: tfgc.plan(net(), example=X[:, :3]), "3) does not fit input", "a batch of such samples"),
-    (lambda: tfgc.plan(net(), example=X[:0]), "no samples for input", "give a batch"),
+    (lambda: tfgc.plan(net(), example=X[:0]), "example=array([], sha", "give x or (x, y)"),
     (lambda: tfgc.plan(Own(), example=X[:0]), "example=array([], sha", "give x or (x, y)"),
     (lambda: unbatched(tfgc.enable(net(), budget="90%")), f"shape {X[0].shape} does not fit", "dataset.batch(n)"),
     (lambda: tfgc.Plan.from_json(3), "not text but 3", "tfgc.plan"),
@@ -129,8 +115,7 @@ CALLS = [
     (lambda: tfgc.plan(net(), 4, budget="1"), "budget='1' ", "write '1GB' for gigabytes"),
     (lambda: tfgc.plan(net(), 4, budget="20%"), "20 % of the plain step", "the model as it is, since no plan"),
     (lambda: tfgc.plan(Own(), example=X, budget=0.2), "20 % of the plain step", "the model as it is, since no plan"),
-    (lambda: tfgc.plan(deep(), 256, budget="10%"), "10 % of the plain step", "Use at least 63 %, or that budget"),
-    (lambda: tfgc.pareto(net(), 4, optimizer="adam"), "'optimizer'", "tfgc.plan takes it"),
+    (lambda: tfgc.plan(deep(), 256, budget="10%"), "10 % of the plain step", "Use at least 77 %, or that budget"),
     (lambda: tfgc.estimate(net(), 4, 8), "plan=8", "make one with tfgc.plan(model, batch_size, s"),
     (lambda: tfgc.verify(net(), None, tf.data.Dataset.from_tensors(X)), "a tf.data.Dataset", "batch=next(iter("),
     (lambda: tfgc.verify(net(), "sqrt", X), "plan='sqrt'", "make one with tfgc.plan(model, batch_size, s"),
@@ -144,7 +129,7 @@ CALLS = [
     (lambda: tfgc.plan(net(), 4, strategy="sqrt", segments=-2), "segments=-2", "an integer >= 1"),
     (lambda: tfgc.plan(net(), 4, strategy="sqrt", budget="1GB"), "budget='1GB'", "leave budget="),
     (lambda: tfgc.plan(net(), 4, strategy="manual", keep=["dens"]), "'dens'", "did you mean 'dense'"),
-    (lambda: tfgc.plan(net(), 4, mode="lazy"), "mode='lazy'", "one of compiled, graph, xla"),
+    (lambda: tfgc.plan(net(), 4, mode="lazy"), "mode='lazy'", "one of graph, xla"),
     (lambda: tfgc.plan(net(), 4, optimizer="adamm"), "'adamm'", "did you mean 'adam'"),
     (lambda: tfgc.plan(net(), 4, optimizer="none such"), "'none such'", "such as 'adam'"),
     (lambda: tfgc.plan(net(), 4, loss="msee"), "'msee'", "did you mean 'mse'"),
@@ -153,6 +138,8 @@ CALLS = [
     (lambda: tfgc.estimate(net(), 4, loss=lambda y: y), "<lambda>", "does not take targets and predictions"),
     (lambda: tfgc.plan(net(), 4, slices=8), "no option 'slices'", "tfgc.recompute(fn, slices=...)"),
     (lambda: tfgc.recompute(net(), slices="many"), "slices='many'", "an integer >= 1"),
+    (lambda: tfgc.plan(eager_only(), 4), "'eager_only' cannot be traced", "Use TensorFlow operations"),
+    (lambda: tfgc.plan(open_sizes()), "input 'tokens' has the shape (None, None)", "input_shapes={'tokens': (128,)}"),
     (lambda: tfgc.plan(open_sizes(), 4, input_shapes={"token": (3,)}), "'token'", "did you mean 'tokens'"),
     (lambda: tfgc.plan(open_sizes(), 4, input_shapes={"x": (3,)}), "'x'", "it has 'tokens'"),
     (lambda: tfgc.plan(open_sizes(), 4, input_shapes={"tokens": (3, 3)}), "(3, 3)", "in place of each None"),
@@ -161,8 +148,8 @@ CALLS = [
     (lambda: tfgc.plan(open_sizes(), 4, input_shapes={"tokens": "3"}), "'3'", "a tuple such as (128,)"),
     (
         lambda: tfgc.plan(convolved(), 4, input_shapes={"image": (6, 6, 3)}),
-        "'conv2' cannot take inputs of shape (4, 2, 2, 4): ValueError: Computed output size would be zero",
-        "Give other sizes for the inputs",
+        "'sequential' cannot be called on a batch of shapes (4, 6, 6, 3): Negative dimension size",
+        "Give other sizes",
     ),
     (lambda: tfgc.plan(net(), 4, strategy="manual", keep=[net().layers[0]]), "<Dense name=dense", "keep=['conv1']"),
     (lambda: tfgc.plan(net(), 4, strategy="manual", keep=net().layers[0]), "<Dense name=dense", "keep=['conv1']"),
@@ -175,7 +162,6 @@ CALLS = [
     (lambda: tfgc.plan(Own(), 3, example=X), "batch_size=3", "give either one"),
     (lambda: tfgc.plan("resnet50", 4), "'resnet50'", "tfgc.zoo.build('resnet50')"),
     (lambda: tfgc.plan(keras.Sequential([L.Dense(3)], name="bare"), 4), "'bare'", "start it with keras.Input"),
-    (lambda: tfgc.pareto(net(), 4, points=3), "'points'", "it takes"),
     (lambda: tfgc.estimate(net(), batch_size=-1), "batch_size=-1", "an integer >= 1"),
     (lambda: tfgc.function(net()), "the model 'sequential", "tfgc.enable(model)"),
     (lambda: tfgc.function(L.Dense(8, name="dense")), "the layer 'dense'", "tfgc.recompute(layer)"),
@@ -193,7 +179,7 @@ CALLS = [
     (lambda: tfgc.enable(net(), "plan.json"), "plan='plan.json'", "tfgc.Plan.load('plan.json')"),
     (lambda: tfgc.enable(net(), "sqrt"), "plan='sqrt'", "give strategy='sqrt'"),
     (lambda: tfgc.enable(net(), "70%"), "plan='70%'", "give budget='70%'"),
-    (lambda: tfgc.enable(net(), other()), "the plan has first", "tfgc.plan(model)"),
+    (lambda: trained(tfgc.enable(net(), other())), "it has 5 operations", "tfgc.plan(model)"),
     (lambda: tfgc.enable(net(), other(), budget="1GB"), "budget='1GB'", "not both"),
     (lambda: tfgc.enable(net(), layers=["dens"]), "'dens'", "did you mean 'dense'"),
     (lambda: tfgc.enable(net(), layers=[]), "layers=[]", "name at least one layer"),
@@ -213,7 +199,6 @@ CALLS = [
     (lambda: tfgc.train_step(net(), "mse", "sgd", metrics="mae"), "metrics='mae'", "give a list, metrics=['mae']"),
     (lambda: tfgc.train_step(net(), "mse", "sgd", jit_compile="auto"), "jit_compile='auto'", "True or False"),
     (lambda: tfgc.train_step(net(), "mse", "sgd", run_eagerly=1), "run_eagerly=1", "True or False"),
-    (lambda: tfgc.split(*planned_as_a_step()), "operations of a training step", "mode='compiled'"),
     (lambda: tfgc.disable(3), "3 is not", "give the model itself"),
     (lambda: tfgc.recompute(3), "not 3", "takes a function, a layer or a model"),
     (lambda: tfgc.split(net(), "two"), "n='two'", "an integer >= 1"),
@@ -283,16 +268,8 @@ class OwnEagerStep(Own):
 # What warns, the kind, what it is about, the reason, and the way out.
 WARNINGS = [
     (
-        lambda: tfgc.plan(eager_only(), 4), tfgc.NotReplayableWarning,
-        "'only_eager'", "it cannot be traced (float() argument", "Use TensorFlow operations",
-    ),
-    (
         lambda: tfgc.recompute(lambda x: x * float(tf.reduce_sum(x)))(tf.ones(3)), tfgc.NotReplayableWarning,
         "<lambda> is not recomputed", "it cannot be traced (TypeError: float() argument", "Use TensorFlow operations",
-    ),
-    (
-        lambda: tfgc.plan(open_sizes()), tfgc.OpenSizesWarning,
-        "'tokens' is (None,)", "leaves sizes of its inputs open", "input_shapes={'tokens': (128,)}",
     ),
     (
         nothing_saved, tfgc.NothingSavedWarning,
@@ -342,6 +319,6 @@ def test_a_warning_says_why_and_what_to_do(call, kind, given, reason, way_out):
 
 
 def test_the_least_share_that_a_message_names_works_and_less_does_not():
-    tfgc.plan(deep(), 256, budget="63%")
-    with pytest.raises(tfgc.InfeasibleBudgetError, match="Use at least 63 %"):
-        tfgc.plan(deep(), 256, budget="62%")
+    tfgc.plan(deep(), 256, budget="77%")
+    with pytest.raises(tfgc.InfeasibleBudgetError, match="Use at least 77 %"):
+        tfgc.plan(deep(), 256, budget="76%")

@@ -14,7 +14,7 @@ _NAMES = {
     "_core.graph": "Cost Graph Node Ref Spec",
     "_core.segments": "Outlook Segment",
     "_core.plan": "Plan",
-    "_errors": "InfeasibleBudgetError NotReplayableWarning NothingSavedWarning OpenSizesWarning OptionError "
+    "_errors": "InfeasibleBudgetError NotReplayableWarning NothingSavedWarning OptionError "
     "OutOfMemoryWarning PlanMismatchError StaleTraceWarning TfgcError "
     "UncountedMemoryWarning UnsupportedModelError",
     "_compiled.memory": "compiled_memory",

@@ -99,10 +99,6 @@ class StaleTraceWarning(UserWarning):
     """A `tf.function` of the user was traced before a model was enabled or disabled, and keeps running as before."""
 
 
-class OpenSizesWarning(UserWarning):
-    """A plan was requested without the sizes needed to choose one, so nothing is recomputed."""
-
-
 class NothingSavedWarning(UserWarning):
     """A plan does not save what it could: no plan saves a noticeable part, or no accelerator offloads to the host."""
 

@@ -181,10 +181,9 @@ def import_quietly() -> None:
 @contextlib.contextmanager
 def warnings_in_a_line() -> Iterator[None]:
     """Print tfgc's warnings like its errors, each in a line."""
-    from tfgc._errors import NotReplayableWarning, OpenSizesWarning
+    from tfgc._errors import NotReplayableWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", NotReplayableWarning)
-        warnings.simplefilter("always", OpenSizesWarning)
         warnings.showwarning = lambda message, *_, **__: click.echo(f"tfgc: {printable(str(message))}", err=True)
         yield

@@ -173,8 +173,8 @@ class TracePlans:
             if plan.peak_bytes > room:
                 raise InfeasibleBudgetError(room, plan.peak_bytes, "the step")
             return plan
-        fits = self.step_plans.plain_bytes <= room and not self.request.options  # whose values the strategy checks
-        if strategy is None or room <= 0 or fits:
+        is_named = not (callable(strategy) or self.request.options)  # whose values the strategy checks
+        if strategy is None or room <= 0 or (is_named and self.step_plans.plain_bytes <= room):
             return self.step_plans.within(room)
         return self.step_plans.by(strategy, room, **self.request.options)
 

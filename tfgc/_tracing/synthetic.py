@@ -8,7 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc._errors import OptionError, check_int, did_you_mean
+from tfgc._error_texts import one_line
+from tfgc._errors import OptionError, UnsupportedModelError, check_int, did_you_mean
 from tfgc._framework import keras_models
 from tfgc._tracing import functional_graphs
 
@@ -54,9 +55,11 @@ def specs(model: keras.Model, batch_size: int, input_shapes: Shapes | None = Non
     for tensor in function.inputs:
         shape = _resized(tensor, batch_size, given.get(tensor.name))
         if None in shape[1:]:
+            sizes = tuple(128 if size is None else size for size in shape[1:])
             raise OptionError(
-                f"input {tensor.name!r} has the shape {tensor.shape}: give its size, by --image-size or "
-                f"--input {tensor.name}=SIZES, in Python by input_shapes="
+                f"input {tensor.name!r} has the shape {tensor.shape}, with unknown sizes besides the batch: give "
+                f"input_shapes={{{tensor.name!r}: {sizes}}}, without the batch, or example=batch; in a shell "
+                f"--image-size, or --input {tensor.name}={','.join(map(str, sizes))}"
             )
         inputs.append(tf.TensorSpec(shape, tensor.dtype))
     is_single = len(inputs) == 1 and not isinstance(function.input, dict)
@@ -64,7 +67,13 @@ def specs(model: keras.Model, batch_size: int, input_shapes: Shapes | None = Non
     outputs = [tf.TensorSpec((batch_size, *t.shape[1:]), t.dtype) for t in function.outputs]
     if any(None in spec.shape[1:] for spec in outputs):
         call = tf.function(lambda x: model(x, training=True), autograph=False)
-        made = tf.nest.flatten(call.get_concrete_function(taken).structured_outputs)
+        try:
+            made = tf.nest.flatten(call.get_concrete_function(taken).structured_outputs)
+        except Exception as error:  # the model is the user's code
+            shapes = ", ".join(str(spec.shape) for spec in inputs)
+            raise UnsupportedModelError(
+                f"{model.name!r} cannot be called on a batch of shapes {shapes}: {one_line(error)}. Give other sizes"
+            ) from error
         outputs = [tf.TensorSpec(t.shape, t.dtype) for t in made]
     return taken, outputs
 
