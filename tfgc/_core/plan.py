@@ -88,7 +88,7 @@ class Plan(Shown, Segmentation):
             ...     return tfgc.Plan.from_pieces(graph, pieces, strategy="halves")
             >>> model = keras.Sequential([keras.Input((8,))] + [keras.layers.Dense(8) for _ in range(4)])
             >>> [len(segment.nodes) for segment in tfgc.plan(model, strategy=halves).segments]
-            [2, 2]
+            [2, 6]
         """
         segments = segments_of(graph, pieces, lambda inner: cls(inner, "inner", ()))
         return cls(segments, strategy, graph.once(describe), options or {}, graph.batch_size)
@@ -103,8 +103,7 @@ class Plan(Shown, Segmentation):
         if self.operations:
             raise PlanMismatchError(
                 f"this plan (strategy {self.strategy!r}) is of the operations of a training step, as in fit: train "
-                "by it after tfgc.enable(model, plan), or make one for the model's nodes: tfgc.plan(model, ..., "
-                "mode='compiled')"
+                "by it after tfgc.enable(model, plan)"
             )
         self.check_model(graph.once(describe))
         coverage.check(graph, self.segments, [node.name for node in graph.nodes], set(graph.inputs), "model")

@@ -90,7 +90,7 @@ def plan(
         >>> model = keras.Sequential([keras.Input((8,))] + [keras.layers.Dense(8) for _ in range(4)])
         >>> plan = tfgc.plan(model, batch_size=32, strategy="uniform", segments=2)
         >>> [len(segment.nodes) for segment in plan.segments]
-        [2, 2]
+        [3, 5]
     """
     shown = _progress.check_verbose(verbose)
     check_model(model)
