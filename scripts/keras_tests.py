@@ -3,12 +3,11 @@
 
 python scripts/keras_tests.py             run the files that have no results yet, about an hour on two cores
 python scripts/keras_tests.py --sample    run a few files, in less than a minute; fail if anything is wrong
-python scripts/keras_tests.py --steps     rewrite whole steps, in the tests of all areas but layers
 python scripts/keras_tests.py --table     print the table of the saved results
 
-Tests of models, trainers, callbacks and optimizers run plain, and with every model enabled before it trains. In tests
-of layers, three training steps of the layer follow each `run_layer_test`, plain against recomputed. Each file runs in
-its own process, forked from one that has imported TensorFlow, so that one that crashes or hangs is a row of the table.
+Tests of models, trainers, callbacks and optimizers run plain, and with every model enabled, its steps cut at random. In
+tests of layers, three training steps follow each `run_layer_test`, plain against recomputed. Each file runs in its own
+process, forked from one that has imported TensorFlow, so that one that crashes or hangs is a row of the table.
 """
 
 import argparse
@@ -33,7 +32,7 @@ SAMPLE = (
 COLUMNS = {
     "tests": "tests", "comparisons": "comparisons", "mismatches": "mismatches", "crashes": "crashes",
     "kept": "kept with a warning", "plain": "plain fails or is too slow", "enabled": "models enabled",
-    "replays": "segments replayed",
+    "replays": "steps and calls rewritten",
 }  # fmt: skip
 
 
@@ -41,7 +40,6 @@ def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--sample", action="store_true", help="run a few files, fail if anything is wrong")
     options.add_argument("--table", action="store_true", help="print the table of the saved results and run nothing")
-    options.add_argument("--steps", action="store_true", help="rewrite whole steps in fit; results are not saved")
     options.add_argument("--again", action="store_true", help="discard the saved results")
     options.add_argument("--jobs", type=int, default=2, help="files to run at a time (default: 2)")
     options.add_argument("--minutes", type=float, default=60, help="start no file after this time (default: 60)")
@@ -53,23 +51,20 @@ def main():
     import keras_files  # imports TensorFlow
 
     done = {"versions": versions(), "found": collections.Counter(_area(file) for file in found()), "files": {}}
-    keep = not (options.sample or options.steps or options.again)
+    keep = not (options.sample or options.again)
     if keep and RESULTS.exists():
         before = json.loads(RESULTS.read_text())
         done["files"] = before["files"] if before["versions"] == done["versions"] else {}
     files = options.files or (SAMPLE if options.sample else found())
-    if options.steps:
-        files = [file for file in files if _area(file) != "layers"]
     waiting = [file for file in files if options.files or file not in done["files"]]
-    until, ours = time.monotonic() + 60 * options.minutes, "steps" if options.steps else "models"
-    for file, row in keras_files.run_all(waiting, options.jobs, until, ours):
+    for file, row in keras_files.run_all(waiting, options.jobs, time.monotonic() + 60 * options.minutes):
         done["files"][file] = row
         counts = ", ".join(f"{row[count]} {count}" for count in keras_files.COUNTS if row[count])
         print(f"{file}: {counts}, {row['seconds']:.0f} s", flush=True)
         for kind, words in row["told"]:
             if kind != "plain":
                 print(f"  {kind}: {words}", flush=True)
-        if not (options.sample or options.steps):
+        if not options.sample:
             done["files"] = dict(sorted(done["files"].items()))
             RESULTS.write_text(json.dumps(done, indent=1) + "\n")
     print("", *table(done), sep="\n")

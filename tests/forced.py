@@ -1,12 +1,9 @@
 """Pytest plugins that run other people's Keras tests with tfgc forced on, and report what it did.
 
-`Models` enables every functional and Sequential model before it trains, with every segment recomputed, the last one
-included; of subclassed models the layers. `Steps` has every model train by a plan of its whole step, which is cut at
-random, however little that saves. `Layers` follows each `run_layer_test` of Keras by the comparisons of
-`layerwise`. Both note the outcome of each test.
+`Models` has every model train by a plan of its steps and calls, which are cut at random, however little that saves.
+`Layers` follows each `run_layer_test` of Keras by the comparisons of `layerwise`. Both note the outcome of each test.
 """
 
-import dataclasses
 import functools
 import importlib.abc
 import importlib.machinery
@@ -33,8 +30,7 @@ from tfgc._error_texts import one_line
 from tfgc._errors import TfgcError
 from tfgc._framework import private_api
 from tfgc._planning.step_plans import StepPlans
-from tfgc._tracing import functional_graphs, keras_graph
-from tfgc._training import segment_runner
+from tfgc._tracing import functional_graphs
 
 
 class Plain:
@@ -91,15 +87,18 @@ class Plain:
 
 
 class Models(Plain):
-    """Forces tfgc on in whatever trains or is called for training."""
+    """Forces tfgc on in whatever trains or is called for training; a layer's `train_step` is a function."""
 
     def pytest_sessionstart(self):
-        super().pytest_sessionstart()
         made, called = TensorFlowTrainer.make_train_function, keras.Layer.__call__
 
         @functools.wraps(made)
         def make_train_function(model, force=False):
-            self._enable(model)
+            if isinstance(model, keras.Model):
+                self._enable(model)
+            elif not model.run_eagerly and (force or model.train_function is None):
+                model.train_step = tfgc.function(types.MethodType(type(model).train_step, model), verbose=0)
+                self.count("enabled")
             return made(model, force=force)
 
         @functools.wraps(called)
@@ -108,70 +107,24 @@ class Models(Plain):
                 self._enable(layer)
             return called(layer, *args, **kwargs)
 
-        TensorFlowTrainer.make_train_function, keras.Layer.__call__ = make_train_function, call
+        def least(plans):
+            plan = at_random(plans, 0)
+            self.count("replays", sum(bool(op.segment) for op in plan.step.ops.values()) > 0)
+            return plan
+
+        TensorFlowTrainer.make_train_function, keras.Layer.__call__, StepPlans.least = make_train_function, call, least
 
     def pytest_warning_recorded(self, warning_message):
         if issubclass(warning_message.category, tfgc.NotReplayableWarning):
             self.note("kept", reason(warning_message.message))
 
     def _enable(self, model):
-        parts = [layer for layer in model._flatten_layers() if functional_graphs.is_patched_call(layer)]
-        if model.built and (not parts or _has_changed(model)):
+        if not any(functional_graphs.is_patched_call(layer) for layer in model._flatten_layers()):
             try:
-                force(model)
+                tfgc.enable(model, verbose=0)
                 self.count("enabled")
             except TfgcError as error:
                 self.note("not enabled", reason(one_line(error)))
-
-
-def _has_changed(model):
-    """Whether a model has other nodes than the plan that was forced on it, which tfgc would refuse."""
-    runner = getattr(vars(model).get("call"), "__self__", None)
-    if not isinstance(runner, segment_runner.Runner):
-        return False
-    planned = {node for segment in runner.plan.segments for node in segment.nodes}
-    return planned != {node.name for node in keras_graph.read(model).nodes}
-
-
-def force(model):
-    """Enable a model with all of it recomputed, cut in up to three; of a subclassed one each layer."""
-    try:
-        plan = tfgc.plan(model, strategy="uniform", segments=min(3, len(keras_graph.Program(model).graph.nodes)))
-    except tfgc.UnsupportedModelError:
-        subclassed = isinstance(model, keras.Model) and not isinstance(model, keras.Sequential)
-        if not (subclassed and model.weights and model.layers):
-            raise
-        return tfgc.enable(model, layers=[layer for layer in model.layers if layer.built])
-    every = tuple(dataclasses.replace(segment, mode="recompute") for segment in plan.segments)
-    return tfgc.enable(model, dataclasses.replace(plan, segments=every))
-
-
-class Steps(Plain):
-    """Has `fit` and `train_on_batch` run rewritten steps; of a layer that trains, its `train_step` is one."""
-
-    def pytest_sessionstart(self):
-        made = TensorFlowTrainer.make_train_function
-
-        @functools.wraps(made)
-        def make_train_function(model, force=False):
-            if not isinstance(model, keras.Model):
-                if not model.run_eagerly and (force or model.train_function is None):
-                    model.train_step = tfgc.function(types.MethodType(type(model).train_step, model), verbose=0)
-                    self.count("enabled")
-            elif not tfgc.status(model).enabled:
-                try:
-                    tfgc.enable(model, verbose=0)
-                    self.count("enabled")
-                except TfgcError as error:
-                    self.note("not enabled", reason(one_line(error)))
-            return made(model, force=force)
-
-        def least(plans):
-            plan = at_random(plans, 0)
-            self.count("replays", sum(bool(op.segment) for op in plan.step.ops.values()) > 0)
-            return plan
-
-        TensorFlowTrainer.make_train_function, StepPlans.least = make_train_function, least
 
 
 class Layers(Plain):
@@ -198,7 +151,7 @@ class Layers(Plain):
         TestCase.run_layer_test = run_layer_test
 
 
-ARMS = {"plain": Plain, "models": Models, "steps": Steps, "layers": Layers}
+ARMS = {"plain": Plain, "models": Models, "layers": Layers}
 
 
 def noted_in(path):

@@ -13,8 +13,8 @@ COUNTS = ("tests", "comparisons", "mismatches", "crashes", "kept", "plain", "ena
 _NORMAL = (0, 1, 5)
 
 
-def run_all(files, jobs, deadline, ours="models"):
-    """Yield the row of each file as it is done; `ours` is how tests run that are no layers'."""
+def run_all(files, jobs, deadline):
+    """Yield the row of each file as it is done."""
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["tensorflow", "keras", "keras.src.testing", "tfgc", "pytest"])
     waiting, running = collections.deque(files), []
@@ -22,7 +22,7 @@ def run_all(files, jobs, deadline, ours="models"):
         try:
             while running or (waiting and time.monotonic() < deadline):
                 while waiting and len(running) < jobs and time.monotonic() < deadline:
-                    running.append(File(waiting.popleft(), server, pathlib.Path(folder), ours))
+                    running.append(File(waiting.popleft(), server, pathlib.Path(folder)))
                 time.sleep(0.05)
                 for file in [file for file in running if file.advance()]:
                     running.remove(file)
@@ -37,11 +37,11 @@ class File:
 
     LIMIT = 3600  # plain training in half precision of what is large takes most of it
 
-    def __init__(self, name, server, folder, ours="models"):
+    def __init__(self, name, server, folder):
         self.name, self.began = name, time.monotonic()
         self._server, self._folder, self._ends = server, folder, {}
-        self._ours = "layers" if name.startswith("layers/") else ours
-        self._waiting = ["layers"] if self._ours == "layers" else ["plain", ours]
+        self._ours = "layers" if name.startswith("layers/") else "models"
+        self._waiting = ["layers"] if self._ours == "layers" else ["plain", "models"]
         self._process = None
 
     def advance(self):

@@ -292,8 +292,8 @@ def peak_of(split, mode):
     return memory.peak(step, noise(16, 32, 32, 8), steps=9, of=min)
 
 
-# Of 24 activations one level holds a half, 12; two levels hold a cut, 3 inner ones and 3 inside; halves of halves some 5
-# cuts. On a busy machine a step may put gradients of weights off, so the step that puts off least is compared.
+# Of 24 activations one level holds a half, 12; two levels hold a cut, 3 inner ones and 3 inside; halves of halves some
+# 5 cuts. On a busy machine a step may put gradients of weights off, so the step that puts off least is compared.
 @pytest.mark.gate
 @pytest.mark.parametrize(
     "mode",

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from tfgc._simulate.requests import Requests
 from tfgc._simulate.xla_heap import heap_bytes
 
