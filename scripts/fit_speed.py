@@ -190,7 +190,7 @@ def build(name, batch_size, case):
         if case.endswith("half"):
             plain = tfgc.estimate(model, batch_size, optimizer="sgd")
             budget = (plain.fixed_bytes + plain.needed_bytes) // 2
-            plan = tfgc.plan(model, batch_size, budget=budget, optimizer="sgd", measure=True)
+            plan = tfgc.plan(model, batch_size, budget=budget, optimizer="sgd")
         else:
             plan = tfgc.plan(model, batch_size, strategy="optimal")
         tfgc.enable(model, plan)

@@ -9,22 +9,18 @@ import re
 import subprocess
 import sys
 
-import keras
-import memory
-import numpy as np
 import pytest
-import tensorflow as tf
+import test_architecture
 
 import tfgc
 from tfgc import _errors
 from tfgc._cli.group import cli
-from tfgc._framework import layer_values, profiler
-from tfgc._planning import node_plans, watch
+from tfgc._framework import layer_values
+from tfgc._planning import watch
 from tfgc._training import planned_calls
 
 ROOT = pathlib.Path(__file__).parent.parent
-FOLDERS = (ROOT / "docs", ROOT / "docs" / "design")
-FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(p for folder in FOLDERS for p in sorted(folder.glob("*.md")))]
+FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES = {str(p.relative_to(ROOT)): p.read_text() for p in FILES}
 EXAMPLES = {name: re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) for name, text in PAGES.items()}
 LONG = ("docs/getting-started.md", "docs/nested-train-steps.md", "docs/training-loops.md")
@@ -61,7 +57,6 @@ FIGURES = {
         "numbers change inside of a list or an array of up to 64": layer_values._MOST_NUMBERS == 64,
     },
     "docs/memory-budgets.md": {
-        "a fixed series of budgets, each 4 % below the last": round(100 * (1 - node_plans._STEP)) == 4,
         "At most four plans are run": watch.MOST_CHANGES == 3,
     },
 }
@@ -119,8 +114,6 @@ def test_tables_are_what_the_scripts_print():
             "first_step.py",
             "kerashub.py",
             "pypi_models.py",
-            "overhead.py",
-            "selective.py",
             "slices.py",
             "contrastive.py",
         )
@@ -137,46 +130,6 @@ def test_tables_are_what_the_scripts_print():
             assert any(line.startswith(row) for line in printed), row
 
 
-def test_the_timeline_of_a_step_is_drawn(tmp_path, monkeypatch, capsys):
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    script = script_of("timeline")
-
-    def built(_):
-        dense = [keras.layers.Dense(64, activation="relu") for _ in range(6)]
-        return keras.Sequential([keras.Input((64,)), *dense]), np.ones((32, 64), "f"), np.zeros((32, 64), "f")
-
-    monkeypatch.setattr(script.fit_budgets, "built", built)
-    monkeypatch.setattr(sys, "argv", ["timeline.py", "-o", str(tmp_path / "steps.png")])
-    script.main()
-    printed = capsys.readouterr().out
-    assert all(words in printed for words in ("plain: ", "optimal: ", "  replay: ", "  gradients: "))
-    assert (tmp_path / "steps.png").stat().st_size > 1000
-
-
-def buffers_at_the_peak_of_a_step():
-    """The buffers that the script finds in a step, and the allocator's peak in the same one."""
-    sys.path.insert(0, str(ROOT / "scripts"))
-    script = script_of("peak_buffers")
-    dense = [keras.layers.Dense(256, activation="relu", name=f"layer{i}") for i in range(4)]
-    model = keras.Sequential([keras.Input((256,)), *dense])
-    model.compile("sgd", "mse", jit_compile=False)
-    x = tf.ones((1024, 256))
-    profiles = []
-    peak = memory.peak(lambda: profiles.append(profiler.planes(lambda: model.train_on_batch(x, x))), steps=1)
-    return script.at_peak(script.events(profiles[-1])), peak
-
-
-def test_the_buffers_at_the_peak_of_a_step_are_those_of_the_allocator(monkeypatch):
-    (buffers, returned), peak = memory.alone(buffers_at_the_peak_of_a_step)
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    script = script_of("peak_buffers")
-    assert script.total(buffers) - returned == pytest.approx(peak, rel=0.05)
-    _, second, _, *table = script.lines(buffers, returned, 1_000_000)
-    assert second.endswith(f"in {len(buffers)} buffers")
-    assert sum("MB (1.05) [1024,256]" in line and "layer" in line for line in table) >= 4
-    assert len(list(script.lines(buffers, returned, 10_000_000))) == 4
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_name_files_that_exist(page):
     text = PAGES[page]
@@ -186,17 +139,14 @@ def test_pages_name_files_that_exist(page):
         assert ((ROOT / page).parent / link).exists(), link
 
 
-def test_design_has_a_page_for_every_folder_and_names_modules_that_exist():
-    folders = [path.parent.name for path in (ROOT / "tfgc").glob("*/__init__.py")]
-    for folder in folders:
-        assert f"docs/design/{folder.strip('_')}.md" in PAGES, folder
-    named = [
-        pair
-        for page in PAGES
-        if page.startswith(("docs/design", "CONTRIBUTING"))
-        for pair in re.findall(rf"`({'|'.join(folders)})\.(\w+)", PAGES[page])
-    ]
-    assert len(named) > 20
+def test_design_lists_the_folders_from_the_ground_up_and_names_modules_that_exist():
+    page = PAGES["docs/design.md"]
+    rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", page, flags=re.MULTILINE)
+    assert tuple(folder for folder, _ in rows) == test_architecture.FLOORS
+    for folder, files in rows:
+        assert all((ROOT / "tfgc" / folder / name).exists() for name in re.findall(r"`([\w.]+)`", files)), folder
+    named = re.findall(rf"`({'|'.join(test_architecture.FLOORS)})\.(\w+)", page)
+    assert len(named) > 10
     for folder, module in named:
         assert (ROOT / "tfgc" / folder / f"{module}.py").exists(), f"{folder}.{module}"
 
