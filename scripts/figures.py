@@ -1,7 +1,7 @@
 """Draw the figures of README.md and docs/how-it-works.md into docs/images; measures nothing.
 
 The README's figure shows the measured steps of scripts/results/resnet50_b16.json, the cases of the first row of its
-table. The other one shows the plan that the example of docs/how-it-works.md makes, as predicted.
+table. The other one shows the plan that the example of docs/how-it-works.md makes, as simulated.
 
     python scripts/figures.py
 """
@@ -63,21 +63,19 @@ def measured():
 
 def predicted():
     """The plan of the page's example against keeping everything."""
-    from tfgc import strategies
-    from tfgc._planning import annotated
-    from tfgc._simulate import simulator
+    import tfgc
 
     model, plan = example()
-    graph = annotated.graph_of(model, plan.batch_size, None, None)
-    plain = simulator.predict(graph, strategies.apply("keep_all", graph))
-    planned = simulator.predict(graph, plan)
+    plain, planned = tfgc.estimate(model, plan.batch_size), tfgc.estimate(model, plan.batch_size, plan)
+    again = " and ".join(str(i) for i, segment in enumerate(plan.segments) if segment.mode == "recompute")
 
     def draw(figure):
         axes = figure.subplots()
-        loss = plain.timeline[len(graph)][0] / plain.work * 100  # comes after a run of every node
+        forward = {node for segment in plan.segments for node in segment.nodes}
+        loss = max(work for work, _, name in plain.timeline if name in forward) / plain.work * 100
         for step, label, style in (
             (plain, "plain: everything is stored", {"color": svg.INK, "linestyle": (0, (6, 2))}),
-            (planned, "this plan: segments 0 and 1 are recomputed", {"color": svg.SERIES[0]}),
+            (planned, f"this plan: segments {again} are recomputed", {"color": svg.SERIES[0]}),
         ):
             work, counts, _ = zip(*step.timeline)
             ends = [*(done / plain.work * 100 for done in work), step.work / plain.work * 100]
@@ -89,9 +87,9 @@ def predicted():
         figure.legend(loc="outside lower left")
 
     words = (
-        "Predicted memory over one training step, in bytes over the work done. The plain step climbs to "
-        f"{_units.format_bytes(plain.peak_bytes)} in the forward pass and comes down in the backward pass. The plan "
-        f"peaks at {_units.format_bytes(planned.peak_bytes)}, climbs once more for each segment that it recomputes, "
+        "Simulated memory over one training step, in bytes over the work done. The plain step climbs to "
+        f"{_units.format_bytes(plain.activation_bytes)} in the forward pass and comes down in the backward pass. The plan "
+        f"peaks at {_units.format_bytes(planned.activation_bytes)}, climbs once more for each segment that it recomputes, "
         f"and takes {planned.overhead:.0%} more work."
     )
     return svg.Plot("", "Memory over one training step, plain and by the plan", words, draw, 2.7)
