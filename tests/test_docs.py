@@ -111,7 +111,6 @@ def test_tables_are_what_the_scripts_print():
             "benchmark.py",
             "fit_speed.py",
             "keras_tests.py",
-            "first_step.py",
             "kerashub.py",
             "pypi_models.py",
             "slices.py",
