@@ -94,25 +94,27 @@ def _segments(made: Rewritten, forward: Sequence[int]) -> Iterator[Segment]:
     step = made.step
     cuts = sorted(made.cuts, key=lambda cut: cut.behind)
     bounds = [cut.behind for cut in cuts]
-    copies: dict[int, list[Op]] = defaultdict(list)  # by the segment in which the operation that they copy lies
+    copies: dict[int, list[int]] = defaultdict(list)  # by the segment in which the operation that they copy lies
     hosted: dict[int, int] = Counter()  # bytes that wait on the host for each segment
     readers = last_readers(step, bounds)
-    for op in step.ops.values():
+    for number, op in step.ops.items():
         if op.type == TO_HOST:
             hosted[readers[op.inputs[0]]] += step.size(op.inputs[0])
         elif op.segment and op.type != FROM_HOST:
-            copies[bisect.bisect_left(bounds, op.traced)].append(op)
+            copies[bisect.bisect_left(bounds, op.traced)].append(number)
     inside: dict[int, list[int]] = defaultdict(list)
     for i in forward:
         inside[bisect.bisect_left(bounds, i)].append(i)
     stored: set[Tensor] = set()
     for place in sorted(inside):
-        nodes, again, cut = inside[place], copies[place], cuts[place] if place < len(cuts) else None
+        nodes, cut = inside[place], cuts[place] if place < len(cuts) else None
+        again = [step.ops[i] for i in copies[place]]
         read = {b for op in again for b in map(step.buffer, op.inputs) if not step.ops[b[0]].segment}
-        late = {b for i in nodes for b in step.makes[i] if any(_is_late(step, r) for r in step.readers.get(b, ()))}
+        late = {b for i in nodes for b in step.makes[i] if _is_read_late(step, b)}
+        made_late = (b for i in copies[place] for b in step.makes[i] if _is_read_late(step, b))
+        saved = late | {(step.ops[i].traced, output) for i, output in made_late}  # by gradients of the plain step
         new = {b for b in read | late if step.is_planned(b)} - stored
         stored |= new
-        dropped = {op.traced for op in again}
         offload = cut is not None and cut.offload
         recomputes = (bool(again) or offload) and not (cut is not None and cut.keep)
         yield Segment(
@@ -121,7 +123,7 @@ def _segments(made: Rewritten, forward: Sequence[int]) -> Iterator[Segment]:
             offload,
             inner=None if cut is None or not (recomputes and cut.inside) else _inner(step, nodes, cut.inside),
             stored_bytes=sum(map(step.size, new)),
-            inside_bytes=sum(step.size(b) for i in nodes if i in dropped for b in step.makes[i]),
+            inside_bytes=sum(map(step.size, filter(step.is_planned, saved))),
             work=sum(op.work for op in again),
             host_bytes=hosted[place] if offload else None,
         )
@@ -143,9 +145,9 @@ def _inner(step: Step, nodes: Sequence[int], cuts: Sequence[Cut]) -> Plan:
     return Plan(tuple(segments), "inner", ())
 
 
-def _is_late(step: Step, number: int) -> bool:
-    op = step.ops[number]
-    return op.is_gradient and not op.segment
+def _is_read_late(step: Step, buffer: Tensor) -> bool:
+    readers = map(step.ops.__getitem__, step.readers.get(buffer, ()))
+    return any(op.is_gradient and not op.segment for op in readers)
 
 
 def _outlook(made: Rewritten, held_bytes: int, budget_bytes: int | None) -> Outlook:
