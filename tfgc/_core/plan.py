@@ -102,8 +102,8 @@ class Plan(Shown, Segmentation):
         """Raise `PlanMismatchError` unless this is a plan for `graph`."""
         if self.operations:
             raise PlanMismatchError(
-                f"this plan (strategy {self.strategy!r}) is of the operations of a training step, as in fit: train "
-                "by it after tfgc.enable(model, plan)"
+                f"this plan (strategy {self.strategy!r}) is of the operations of a training step, not of this graph: "
+                "train by it after tfgc.enable(model, plan)"
             )
         self.check_model(graph.once(describe))
         coverage.check(graph, self.segments, [node.name for node in graph.nodes], set(graph.inputs), "model")

@@ -80,10 +80,10 @@ class Outlook:
         node: The node that runs at that moment.
         phase: Its phase, as in `Prediction`.
         plain_bytes: The peak if nothing is recomputed.
-        floor_bytes: The least peak of any plan at this granularity: what one node alone needs.
+        floor_bytes: The least peak of any plan of a graph: what one node alone needs. Of a plan of a step, its own.
         floor_node: That node.
         overhead: Work on top of the plain step's, as a fraction of it.
-        least_overhead: No plan of this peak at this granularity has less overhead.
+        least_overhead: No plan of a graph that has this peak has less overhead. Of a plan of a step, its own.
         needed_bytes: What the whole step needs on the device, weights and slots included: `needed_bytes` of
             `tfgc.estimate`, or what was measured with `confirm`. None where it is not known, like the next one.
         plain_needed_bytes: The same of the plain step.
