@@ -19,6 +19,8 @@ def step(model: Any, loss: Any, optimizer: Any) -> Callable:
         loss = functional_graphs.functional_of(model).structured_outputs([loss] * len(model.outputs))
     trainer = Trainer(model, model)
     trainer.compile(loss=loss, metrics=metrics, weighted_metrics=weighted)
+    if any(isinstance(v.value, tf.distribute.DistributedValues) for v in model.trainable_variables):
+        optimizer = None  # TensorFlow updates variables of a strategy in its replicas alone
     if optimizer is not None and not optimizer.built:
         optimizer = type(optimizer).from_config(optimizer.get_config())
 
