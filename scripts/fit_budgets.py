@@ -1,16 +1,17 @@
-"""Measure whether budgets hold in `fit`: `tfgc.enable(model, budget=...)` is all that is added to a Keras program.
+"""Measure whether budgets hold: in `fit`, in eager loops and in `tfgc.function`, by what the allocator reports.
 
-Runs one process for each network and budget: eight steps of `model.fit`, of which the last five count. The batch size
-is open, as it is in `fit` on arrays. The networks are ours, built as official Keras examples are, or KerasHub's. Bytes
-are those that TensorFlow's allocator reports, weights and the optimizer's slots included, and without the batch; a
-budget is a share of the plain step that tfgc predicts.
+Budgets are 85, 70 and 55 % of what the plain step is measured to need, weights and the optimizer's slots included, in a
+process each. Eight steps run, of which those from the fourth on are judged. The networks are ours, built as official
+Keras examples are, or KerasHub's; the steps for `tfgc.function` are those of scripts/other_steps.py.
 
-    python scripts/fit_budgets.py                # all networks
-    python scripts/fit_budgets.py gan resnet50   # these
-    python scripts/fit_budgets.py --table        # print the saved results
+    python scripts/fit_budgets.py                      # all cases
+    python scripts/fit_budgets.py gan:fit sam:function  # these
+    python scripts/fit_budgets.py --table              # print the saved results
 
 Results are saved in scripts/results/fit-budgets.json.
 """
+
+import statistics
 
 import kerashub
 import other_models
@@ -33,44 +34,90 @@ FUNCTIONAL = {
 }
 OUTER = ("gan", "distiller", "shift_vit", "residual_net", "diffusion", "siamese")
 HUB = ("vit", "gpt2", "t5", "whisper", "bert", "swin", "segformer", "resnet", "vae")
-BUDGETS = ("85%", "70%", "60%", "50%", "40%")
+WAYS = ("fit", "eager", "function")
+CASES = (
+    *(f"{name}:fit" for name in (*FUNCTIONAL, *OUTER, *HUB)),
+    *(f"{name}:eager" for name in FUNCTIONAL),
+    *(f"{name}:function" for name in ("gan", "sam", "maml", "pinn", "dqn", "moco", "vq_vae", "detr", "recurrent")),
+)
+SHARES = (85, 70, 55)
 RESULTS = saved_cases.RESULTS / "fit-budgets.json"
-STEPS, LAST = 8, 5
+STEPS, JUDGED = 8, 4
 
 
-def run(name):
-    return {how: other_models.in_process(kerashub.KERASHUB, measure, name, how) for how in ("plain", *BUDGETS)}
+def run(case):
+    """What the plain step needs, and how each budget went, as dictionaries."""
+    found = {"plain": other_models.in_process(kerashub.KERASHUB, measure, case, None)}
+    if "peaks" in found["plain"]:
+        plain = max(found["plain"]["peaks"][JUDGED - 1 :])
+        for share in SHARES:
+            budget = plain * share // 100
+            found[f"{share}%"] = other_models.in_process(kerashub.KERASHUB, measure, case, budget) | {"budget": budget}
+    return found
 
 
 def table(saved):
-    """Lines of Markdown: for each budget the measured peak as a share of it."""
-    heads = f"| network | plain, measured / predicted | {' | '.join(BUDGETS)} |"
-    rows = (row(name, results) for name, results in saved.items())
-    return "\n".join([heads, f"| --- | ---: |{' ---: |' * len(BUDGETS)}", *rows])
+    """Lines of Markdown: for each case and budget the largest peak as a share of it, and for each way a summary."""
+    heads = " | ".join(f"{share} %" for share in SHARES)
+    lines = [f"| case | plain | {heads} |", f"| --- | ---: |{' ---: |' * len(SHARES)}"]
+    lines += [row(case, results) for case, results in saved.items()]
+    lines += [
+        "",
+        "| way | budgets | held | refused | largest excess | use, median | changes, median and most | above |",
+    ]
+    lines += ["| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    return "\n".join([*lines, *(summary(way, saved) for way in WAYS)])
 
 
-def row(name, results):
-    plain = results["plain"].get("peak")
-    if plain is None:
-        return f"| {name} | {results['plain']['failed']} |{' |' * len(BUDGETS)}"
-    predicted = next(r["predicted_plain"] for r in results.values() if "predicted_plain" in r)
-    return (
-        f"| {name} | {plain / 1e6:.0f} MB, {plain / predicted:.2f} | {' | '.join(cell(results[b]) for b in BUDGETS)} |"
-    )
+def row(case, results):
+    if "peaks" not in results["plain"]:
+        return f"| {case} | {results['plain']['failed'].partition(':')[0]} |{' |' * len(SHARES)}"
+    plain = max(results["plain"]["peaks"][JUDGED - 1 :])
+    return f"| {case} | {plain / 1e6:.0f} MB | {' | '.join(cell(results[f'{share}%']) for share in SHARES)} |"
 
 
 def cell(result):
-    if "refused" in result:
-        return "refused"
-    if "failed" in result:
-        return result["failed"].partition(":")[0]
-    return f"{result['peak'] / result['budget']:.2f}"
+    if "peaks" not in result:
+        return "refused" if "refused" in result else result["failed"].partition(":")[0]
+    return f"{use(result):.3f}, {result['changes']} changes"
 
 
-def measure(name, how, eager=False):
-    """Train for some steps, in Python if `eager`; return the largest peak of the last ones and what was predicted."""
+def use(result):
+    """The largest peak of the steps that are judged, as a share of the budget."""
+    return max(result["peaks"][JUDGED - 1 :]) / result["budget"]
+
+
+def summary(way, saved):
+    results = [
+        r for case, found in saved.items() if case.endswith(f":{way}") for how, r in found.items() if how != "plain"
+    ]
+    ran = [r for r in results if "peaks" in r]
+    if not ran:
+        return f"| {way} | {len(results)} |" + " |" * 6
+    # Where the plain step fits, there is nothing to use more.
+    used = [use(r) for r in ran if use(r) <= 1 and r["overhead"]]
+    above = [sum(peak > r["budget"] for peak in r["peaks"][: JUDGED - 1]) for r in ran]
+    changes = [r["changes"] for r in ran]
+    return (
+        f"| {way} | {len(results)} | {sum(use(r) <= 1 for r in ran)} | {sum('refused' in r for r in results)} | "
+        f"{max(0, *(use(r) - 1 for r in ran)):.1%} | {statistics.median(used or [0]):.2f} | "
+        f"{statistics.median(changes):g}, {max(changes)} | {max(above)} |"
+    )
+
+
+def measure(case, budget):
+    """What each of some steps needs, weights and slots included, and by which plan they run in the end."""
+    import tfgc
+
+    name, _, way = case.partition(":")
+    try:
+        return (_steps if way == "function" else _training)(name, budget, way == "eager")
+    except tfgc.InfeasibleBudgetError as error:
+        return {"refused": str(error).splitlines()[0]}
+
+
+def _training(name, budget, eager):
     import keras
-    import tensorflow as tf
 
     import tfgc
 
@@ -78,26 +125,46 @@ def measure(name, how, eager=False):
     keras.utils.set_random_seed(0)
     model, x, y = built(name)
     model.run_eagerly = eager
-    if how != "plain":
-        tfgc.enable(model, budget=how, verbose=0)
-    data = saved_cases.batches(x if y is None else (x, y), STEPS)
-    try:
-        model.fit(data, verbose=0, callbacks=[peaks])
-    except tfgc.InfeasibleBudgetError as error:
-        return {"refused": str(error).splitlines()[0]}
+    if budget is not None:
+        tfgc.enable(model, budget=budget, verbose=0)
+    model.fit(saved_cases.batches(x if y is None else (x, y), STEPS), verbose=0, callbacks=[peaks])
     optimizers = getattr(model, "optimizers", [model.optimizer])
-    variables = {id(v): v for part in (model, *optimizers) for v in part.variables}.values()
-    fixed = sum(tf.as_dtype(v.dtype).size * v.shape.num_elements() for v in variables)
-    result = {"peak": max(peaks.found[-LAST:]) + fixed, "peaks": peaks.found, "held": peaks.held[-1], "fixed": fixed}
-    if how != "plain":
-        plan = tfgc.status(model).plans[0]
-        result |= {
-            "predicted": plan.predicted_bytes,
-            "predicted_plain": plan.plain_bytes,
-            "strategy": plan.plan.strategy,
-        }
-        result["budget"] = int(plan.plain_bytes * float(how.rstrip("%")) / 100)
-    return result
+    fixed = sum_of({id(v): v for part in (model, *optimizers) for v in part.variables}.values())
+    plans = [] if budget is None else tfgc.status(model).plans
+    return _found([peak + fixed for peak in peaks.found], plans)
+
+
+def _steps(name, budget, eager):
+    import keras
+    import other_steps
+    import tensorflow as tf
+
+    import tfgc
+
+    keras.utils.set_random_seed(0)
+    step, inputs, variables = getattr(other_steps, name)()
+    runs = tf.function(step) if budget is None else tfgc.function(step, budget=budget, verbose=0)
+    fixed = sum_of({id(v): v for v in variables}.values()) + sum_of(inputs)
+    runs.get_concrete_function(*inputs)  # traces, and makes variables
+    needed = []
+    for _ in range(STEPS):
+        with tfgc.peak() as peak:
+            runs(*inputs)
+        needed.append(peak.peak_bytes - peak.held_bytes + fixed)
+    return _found(needed, [] if budget is None else runs.status().traces)
+
+
+def _found(peaks, plans):
+    """The peaks, and of the plan that was used last how often it had changed, and its work."""
+    last = plans[-1] if plans else None
+    return {"peaks": peaks, "changes": last and last.changes, "overhead": last and last.overhead}
+
+
+def sum_of(tensors):
+    """Bytes of tensors or variables."""
+    import tensorflow as tf
+
+    return sum(tf.as_dtype(t.dtype).size * tf.TensorShape(t.shape).num_elements() for t in tf.nest.flatten(tensors))
 
 
 def built(name):
@@ -126,4 +193,4 @@ def built(name):
 
 
 if __name__ == "__main__":
-    saved_cases.main(__file__, __doc__, (*FUNCTIONAL, *OUTER, *HUB), RESULTS, None, row, table, run)
+    saved_cases.main(__file__, __doc__, CASES, RESULTS, None, row, table, run)
