@@ -8,6 +8,7 @@ others by the least plan or in a budget. More of them, and one alone:
 import argparse
 import collections
 import contextlib
+import dataclasses
 import gc
 import random
 import sys
@@ -156,7 +157,9 @@ def at_random(plans, seed):
     def cuts(most, depth):
         behind = sorted(rng.sample(forward, min(len(forward), rng.randint(1, most))))
         nest = depth < 2 and rng.random() < 0.4
-        return [Cut(i, rng.random() < 0.2, tuple(cuts(3, depth + 1)) if nest else ()) for i in behind]
+        made = [Cut(i, rng.random() < 0.2, tuple(cuts(3, depth + 1)) if nest else ()) for i in behind]
+        moves = [depth == 0 and not cut.keep and rng.random() < 0.3 for cut in made]
+        return [dataclasses.replace(cut, offload=offload) for cut, offload in zip(made, moves)]
 
     return plans._whole(plans._candidates.judged(cuts(8, 0)), "random")  # even one that saves nothing
 
