@@ -62,8 +62,7 @@ def enable(
         strategy: A strategy and, as further arguments, its options: `strategy="uniform", segments=4`. Default: the
             fastest plan within the budget; without one `optimal`. Where that saves less than 5 % of a step, nothing
             is changed, and a `NothingSavedWarning` says why. It cuts the operations of any model's step, in
-            `fit` of the whole step, in your own loops of the model's call; "manual", "offload" and "hybrid" cut the
-            layers of a functional model.
+            `fit` of the whole step, in your own loops of the model's call.
         layers: Layers of the model to recompute, each as one segment, in place of a plan: one, or a list, of
             objects, names (every layer with that name), paths, patterns (`"encoder_*"`, for names; with a slash for
             paths), classes, and functions that take a layer and return whether to recompute it. A chosen layer stores

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._run.emit import Built
-from tfgc._step.step import Step
+from tfgc._step.step import FROM_HOST, Step
 from tfgc._step.trace import Trace
 
 
@@ -15,7 +15,7 @@ def unlike(trace: Trace, step: Step, given: Sequence[tf.Tensor]) -> list[str]:
 
     In their order: what follows from the first one differs as well. Variables change as in any step.
     """
-    copies = [op for op in map(step.ops.__getitem__, step.order) if op.segment]
+    copies = [op for op in map(step.ops.__getitem__, step.order) if op.segment and op.type != FROM_HOST]
     names = [(step.ops[copy.traced].name, copy.name) for copy in copies]
 
     def compared(*given: tf.Tensor) -> list[tf.Tensor]:
