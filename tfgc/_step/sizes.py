@@ -3,14 +3,14 @@
 The trace is imported into a graph of its own, its arguments with their shapes and its variables with theirs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 
 def sized(
-    ops: Sequence[tf.Operation], nodes: Sequence[Any], definition: Any, shapes: Sequence[tf.TensorShape]
+    ops: Sequence[tf.Operation], nodes: Sequence[Any], definition: Any, shapes: Mapping[tf.Operation, tf.TensorShape]
 ) -> Sequence[tf.Operation]:
     """The operations of a trace with all sizes that follow from the shapes of its first placeholders.
 
@@ -18,7 +18,7 @@ def sized(
         ops: The operations as traced.
         nodes: Of each the node, by names of one graph.
         definition: The GraphDef that holds the functions that they call.
-        shapes: Of the arguments, in order; the operations as traced are returned where they do not fit.
+        shapes: Of the arguments, by their placeholders; the operations as traced are returned where they do not fit.
     """
     if all(t.shape.is_fully_defined() for op in ops for t in op.outputs):
         return ops
@@ -26,7 +26,6 @@ def sized(
     made = tf.compat.v1.GraphDef()
     made.versions.CopyFrom(definition.versions)
     made.library.CopyFrom(definition.library)
-    given = iter(shapes)
     for op, node in zip(ops, nodes):
         copy = made.node.add()
         copy.CopyFrom(node)
@@ -36,8 +35,8 @@ def sized(
             copy.op = "VarHandleOp"
             copy.attr["dtype"].type = variables[node.name].get_attr("dtype").as_datatype_enum
             copy.attr["shape"].shape.CopyFrom(variables[node.name].outputs[0].shape.as_proto())
-        elif op.outputs[0].dtype != tf.resource and (shape := next(given, None)) is not None:
-            copy.attr["shape"].shape.CopyFrom(op.outputs[0].shape.merge_with(shape).as_proto())
+        elif op in shapes:
+            copy.attr["shape"].shape.CopyFrom(op.outputs[0].shape.merge_with(shapes[op]).as_proto())
     try:
         with tf.Graph().as_default() as graph:
             tf.graph_util.import_graph_def(made, name="")

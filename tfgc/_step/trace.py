@@ -79,7 +79,9 @@ class Trace:
         outermost = [not self._is_differentiated(call) for call in range(len(self.calls))]
         begun = [start for start, _ in self.calls]
         spans = [span for span, is_outermost in zip(self.calls, outermost) if is_outermost]
-        variants, sizes = Variants(self._rows), sized(self.ops, self.nodes, self.definition, self._shapes)
+        given = [tensor.op for tensor in self.function.graph.inputs if tensor.dtype != tf.resource]
+        shapes = dict(zip(given, self._shapes))  # placeholders of a dictionary may be made in another order
+        variants, sizes = Variants(self._rows), sized(self.ops, self.nodes, self.definition, shapes)
         ops, call, values, fixed = {}, 0, Values(), set[int]()
         for i, (op, like, node) in enumerate(zip(self.ops, sizes, self.nodes)):
             while call < len(begun) and begun[call] <= i:
