@@ -88,9 +88,9 @@ def predicted():
 
     words = (
         "Simulated memory over one training step, in bytes over the work done. The plain step climbs to "
-        f"{_units.format_bytes(plain.activation_bytes)} in the forward pass and comes down in the backward pass. The plan "
-        f"peaks at {_units.format_bytes(planned.activation_bytes)}, climbs once more for each segment that it recomputes, "
-        f"and takes {planned.overhead:.0%} more work."
+        f"{_units.format_bytes(plain.activation_bytes)} in the forward pass and comes down in the backward pass. The "
+        f"plan peaks at {_units.format_bytes(planned.activation_bytes)}, climbs once more for each segment that it "
+        f"recomputes, and takes {planned.overhead:.0%} more work."
     )
     return svg.Plot("", "Memory over one training step, plain and by the plan", words, draw, 2.7)
 

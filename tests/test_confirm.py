@@ -15,7 +15,7 @@ import tfgc
 from tfgc import CompiledMemory, InfeasibleBudgetError, Measurement, OptionError, Plan, TfgcError
 from tfgc._cli.group import cli
 from tfgc._measure import compare, confirmed, measured_step, shipped
-from tfgc._planning import ahead, planner
+from tfgc._planning import stand_in
 from tfgc._units import format_bytes
 
 

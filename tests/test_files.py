@@ -15,7 +15,6 @@ import threading
 import click
 import pytest
 from click.testing import CliRunner
-from tfgc._costs import timing
 
 from tfgc import _files, _temporary
 from tfgc._cli import files

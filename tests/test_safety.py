@@ -15,7 +15,6 @@ import matplotlib
 import pytest
 from click.testing import CliRunner
 from markdown_it import MarkdownIt
-from tfgc._costs import timing
 
 from tfgc import TfgcError, _progress
 from tfgc.__main__ import main
