@@ -8,8 +8,9 @@ from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError
 from tfgc._planning.batch_specs import Shapes
 from tfgc._planning.request import Request
+from tfgc._planning.trace_plans import TracePlans
 from tfgc._planning.watch import Watch
-from tfgc._units import check_budget
+from tfgc._units import check_budget, format_bytes
 
 Planned = TypeVar("Planned")
 
@@ -60,3 +61,26 @@ def in_share(
         if share is None or not before:
             raise
         return plan(dataclasses.replace(request, budget=int(share * max(before))))
+
+
+def planned_step(plans: TracePlans, seconds: float, shapes: Shapes) -> PlannedStep:
+    """What a step promises by the plan in use."""
+    made = plans.plan
+    return PlannedStep(
+        plans.described(), "graph", plans.rows, plans.needed_bytes, plans.plain_bytes, made.overhead, seconds,
+        _why_unchanged(plans), shapes=shapes, changes=plans.watch.changes,
+        is_asked_for=plans.request.says_how,
+    )  # fmt: skip
+
+
+def _why_unchanged(plans: TracePlans) -> str | None:
+    """Why the step runs as it is, and what would help, unless a budget or strategy says how; None if it does not."""
+    if not plans.plan.unchanged or plans.request.says_how:
+        return plans.plan.unchanged or None
+    held, whole = plans.variable_bytes, plans.plain_bytes
+    if 2 * held > whole:
+        return (
+            f"weights and optimizer slots are {format_bytes(held)} of {format_bytes(whole)}, which no plan reduces. A "
+            "larger batch, mixed precision or an optimizer with fewer slots shifts that"
+        )
+    return f"{plans.plan.unchanged}. A larger batch makes activations a larger part of it"

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import concrete_functions
+from tfgc._framework import concrete_functions, private_api
 from tfgc._step import inner_reads
 from tfgc._step.merged import merged
 from tfgc._step.step import NOT_OF_THE_STEP, VIEWS
@@ -168,3 +168,11 @@ def _sums(name: str, terms: Sequence[str]) -> list[tuple[str, str, str]]:
 
 def _is_compiled(node: Any) -> bool:
     return "_XlaMustCompile" in node.attr and node.attr["_XlaMustCompile"].b
+
+
+def is_stateful(node: Any, functions: Mapping[str, Any]) -> bool:
+    """Whether a node, or what it calls, may do or return something else when it runs again."""
+    inside = [f.name for value in node.attr.values() for f in (value.func, *value.list.func) if f.name]
+    if not inside or any(name not in functions for name in inside):
+        return private_api.is_stateful(node.op)
+    return any(is_stateful(other, functions) for name in inside for other in functions[name].node_def)

@@ -12,9 +12,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework import concrete_functions, isolated_traces, private_api
+from tfgc._framework import concrete_functions, isolated_traces
 from tfgc._step import gradient_calls, layer_spans
-from tfgc._step.inlined import Inlined
+from tfgc._step.inlined import Inlined, is_stateful
 from tfgc._step.loop_trips import LOOPS
 from tfgc._step.sizes import sized
 from tfgc._step.step import SMALL, Op, Step, Tensor
@@ -120,7 +120,7 @@ class Trace:
 
     def is_stateful(self, number: int) -> bool:
         """Whether an operation may do or return something else when it runs again."""
-        return _is_stateful(self.nodes[number], self._functions)
+        return is_stateful(self.nodes[number], self._functions)
 
     def tensor(self, name: str) -> Tensor:
         """The tensor of a name."""
@@ -180,14 +180,6 @@ def trace(
         return Trace(made, (gradients, layers), rows, shapes, small)
 
     return isolated_traces.in_own_thread(traced)
-
-
-def _is_stateful(node: Any, functions: Mapping[str, Any]) -> bool:
-    """Whether a node, or what it calls, may do or return something else when it runs again."""
-    inside = [f.name for value in node.attr.values() for f in (value.func, *value.list.func) if f.name]
-    if not inside or any(name not in functions for name in inside):
-        return private_api.is_stateful(node.op)
-    return any(_is_stateful(other, functions) for name in inside for other in functions[name].node_def)
 
 
 def _needed(ops: Mapping[int, Op], wanted: list[int]) -> set[int]:

@@ -8,9 +8,8 @@ from typing import Any
 from tfgc._errors import TfgcError
 from tfgc._pairs.segments import Planned
 from tfgc._planning.function_peaks import Peak
-from tfgc._planning.promised import PlannedStep
+from tfgc._planning.promised import PlannedStep, planned_step
 from tfgc._planning.trace_plans import TracePlans
-from tfgc._training.whole_step import planned_step
 
 
 @dataclasses.dataclass(eq=False)

@@ -22,7 +22,7 @@ from tfgc._pairs.reading import Reading
 from tfgc._pairs.segments import Planned
 from tfgc._planning import batch_specs, budgets, function_trace
 from tfgc._planning.batch_specs import Signature
-from tfgc._planning.promised import PlannedStep
+from tfgc._planning.promised import PlannedStep, planned_step
 from tfgc._planning.request import Request
 from tfgc._planning.step_plans import StepPlans
 from tfgc._planning.trace_plans import TracePlans
@@ -30,7 +30,7 @@ from tfgc._tracing import functional_graphs
 from tfgc._training import layer_calls, out_of_memory, plan_report
 from tfgc._training.planned_call import PlannedCall
 from tfgc._training.training_state import TrainingState
-from tfgc._training.whole_step import PART, WholeStep, planned_step
+from tfgc._training.whole_step import PART, WholeStep
 
 _MOST_PLANS = 8  # that a model keeps, of those that were used last
 _OPEN = (

@@ -1,7 +1,6 @@
 """What `tfgc.function` returns: called, bound and inspected as a `tf.function` is.
 
-What runs is a `tf.function` whose body, when TensorFlow traces it, traces the user's function apart, plans it, and
-builds the rewritten step. Where a plan changes, that body alone is traced again.
+What runs is a `tf.function` whose body traces the user's function apart, plans it, and builds the rewritten step.
 """
 
 import dataclasses
@@ -17,7 +16,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfgc._core.plan import Plan
-from tfgc._framework import concrete_functions, private_api, whole_steps
+from tfgc._framework import private_api, whole_steps
+from tfgc._framework.concrete_functions import concrete
 from tfgc._planning import compiled_plans
 from tfgc._planning.function_peaks import measured
 from tfgc._planning.function_trace import results, shapes_of, traced
@@ -58,10 +58,9 @@ class RewrittenFunction:
         self._name = getattr(function, "__name__", type(function).__name__)
         self._function, self._settings, self._request = function, settings, settings.request
         self._traced = tf.function(function, **settings.traced) if method is None else method
-        self._bound: weakref.WeakKeyDictionary[Any, RewrittenFunction] = weakref.WeakKeyDictionary()
-        self._traces: dict[int, Trace] = {}  # by the identity of the function that TensorFlow made
-        self.plans: dict[int, TracePlans] = {}
-        self._graphs: weakref.WeakKeyDictionary[Any, TracePlans] = weakref.WeakKeyDictionary()
+        self._bound = weakref.WeakKeyDictionary[Any, RewrittenFunction]()
+        self._traces, self.plans = dict[int, Trace](), dict[int, TracePlans]()  # by the id of TensorFlow's function
+        self._graphs = weakref.WeakKeyDictionary[Any, TracePlans]()
         self._xla = bool(settings.runs.get("jit_compile"))
         self._is_built, self._is_measured, self._note, self._said = False, not self._xla, "", set[str]()
         self._call = threading.local()  # the arguments of the call that runs now
@@ -194,8 +193,7 @@ class RewrittenFunction:
         if is_settled or not (self._is_measured and tf.executing_eagerly()):
             return None
         is_only = len(all_plans) == 1 and not all_plans[0].is_open  # unless this call is traced: then there are more
-        graph = None if is_only else concrete_functions.concrete(self._runs, args, kwargs).graph
-        plans = all_plans[0] if is_only else self._graphs.get(graph)
+        plans = all_plans[0] if is_only else self._graphs.get(concrete(self._runs, args, kwargs).graph)
         if plans is not None and plans.is_too_small(shapes):
             plans = self.plans[id(plans.trace.function)] = plans.larger(shapes)
             self._runs = self._emitted()

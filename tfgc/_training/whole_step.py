@@ -26,7 +26,6 @@ from tfgc._planning.watch import STEPS
 from tfgc._tracing import example_sizes
 from tfgc._training import out_of_memory, plan_report
 from tfgc._training.training_state import TrainingState
-from tfgc._units import format_bytes
 
 # Plans that a model keeps, of those that were used last.
 _MOST_PLANS = 8
@@ -98,7 +97,7 @@ class WholeStep:
             signature = self._signature(batch)  # a model without weights is built by then
             self._plans[signature] = plans
         self._again.discard(signature)
-        planned, before = planned_step(plans, time.perf_counter() - start, shapes), self.made.get(signature)
+        planned, before = promised.planned_step(plans, time.perf_counter() - start, shapes), self.made.get(signature)
         planned = dataclasses.replace(planned, mode=signature.mode)
         self.latest, self.made[signature] = signature, planned
         if not plans.watch.change and (known is None or before is None or before.plan != planned.plan):
@@ -178,25 +177,3 @@ def _takes(plans: TracePlans, given: Sequence[tf.Tensor]) -> bool:
     """Whether tensors have the shapes, open sizes included, with which a step was traced."""
     taken = plans.trace.function.graph.inputs
     return all(t.shape.as_list() == other.shape.as_list() for t, other in zip(given, taken))
-
-
-def planned_step(plans: TracePlans, seconds: float, shapes: Any) -> PlannedStep:
-    made = plans.plan
-    return PlannedStep(
-        plans.described(), "graph", plans.rows, plans.needed_bytes, plans.plain_bytes, made.overhead, seconds,
-        _why_unchanged(plans), shapes=shapes, changes=plans.watch.changes,
-        is_asked_for=plans.request.says_how,
-    )  # fmt: skip
-
-
-def _why_unchanged(plans: TracePlans) -> str | None:
-    """Why the step runs as it is, and what would help, unless a budget or strategy says how; None if it does not."""
-    if not plans.plan.unchanged or plans.request.says_how:
-        return plans.plan.unchanged or None
-    held, whole = plans.variable_bytes, plans.plain_bytes
-    if 2 * held > whole:
-        return (
-            f"weights and optimizer slots are {format_bytes(held)} of {format_bytes(whole)}, which no plan reduces. A "
-            "larger batch, mixed precision or an optimizer with fewer slots shifts that"
-        )
-    return f"{plans.plan.unchanged}. A larger batch makes activations a larger part of it"
