@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import tfgc
 from tfgc._pairs.backward import Backward
+from tfgc._run.emit import Built
 
 
 def note_replays(note, replace=setattr):
@@ -22,7 +23,17 @@ def note_replays(note, replace=setattr):
 
         return noted
 
+    def building(init):
+        @functools.wraps(init)
+        def noted(built, trace, step, *arguments):
+            if any(op.segment for op in step.ops.values()):
+                note(built)
+            init(built, trace, step, *arguments)
+
+        return noted
+
     replace(Backward, "__call__", noting(Backward.__call__))
+    replace(Built, "__init__", building(Built.__init__))
 
 
 def operations_of_step(model, x, plan, sizes=None):

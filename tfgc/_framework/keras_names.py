@@ -24,11 +24,22 @@ _METRIC = "give a keras.Metric, its name, such as 'mae', or a function of target
 def optimizer(given: Any) -> Any:
     """The optimizer that is given, or named; raise `OptionError` if there is none of that name."""
     try:
-        return keras.optimizers.get(given)
+        # Keras numbers the names of what has none, and would number the user's next one.
+        return keras.optimizers.get(
+            {"class_name": given, "config": {"name": given}} if isinstance(given, str) else given
+        )
     except (ValueError, TypeError) as error:
         kinds = [kind for kind in vars(keras.optimizers).values() if isinstance(kind, type)]
         known = [kind.__name__.lower() for kind in kinds if issubclass(kind, keras.Optimizer)]
         raise _unknown("optimizer", given, known, _OPTIMIZER) from error
+
+
+def copied(optimizer: keras.Optimizer) -> Any:
+    """An optimizer of the same settings that is not built; Adam in place of one that cannot be made again."""
+    try:
+        return type(optimizer).from_config(optimizer.get_config())
+    except Exception:  # constructors and configs of other people's classes may do anything
+        return keras.optimizers.Adam(name=optimizer.name)
 
 
 def loss(given: Any) -> Callable[..., Any]:

@@ -22,7 +22,7 @@ def step(model: Any, loss: Any, optimizer: Any) -> Callable:
     if any(isinstance(v.value, tf.distribute.DistributedValues) for v in model.trainable_variables):
         optimizer = None  # TensorFlow updates variables of a strategy in its replicas alone
     if optimizer is not None and not optimizer.built:
-        optimizer = type(optimizer).from_config(optimizer.get_config())
+        optimizer = keras_names.copied(optimizer)
 
     def run(data: Any) -> Any:
         x, y = data

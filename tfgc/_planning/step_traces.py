@@ -17,7 +17,15 @@ import tensorflow as tf
 
 from tfgc._error_texts import one_line
 from tfgc._errors import OptionError, UnsupportedModelError, warn
-from tfgc._framework import graph_building, initial_values, isolated_traces, keras_models, python_random, whole_steps
+from tfgc._framework import (
+    graph_building,
+    initial_values,
+    isolated_traces,
+    keras_models,
+    keras_names,
+    python_random,
+    whole_steps,
+)  # fmt: skip
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.replaced import replaced
 from tfgc._planning import batch_specs, function_trace, stand_in
@@ -122,7 +130,7 @@ def _traced(model: Any, step: Callable, batch: Any) -> Trace:
         stack.enter_context(isolated_traces.losses_put_back(model))
         for name, value in [*vars(model).items()]:
             if isinstance(value, keras.Optimizer) and not value.built:  # which the first step does
-                stack.enter_context(replaced(model, name, type(value).from_config(value.get_config())))
+                stack.enter_context(replaced(model, name, keras_names.copied(value)))
         return function_trace.traced(tf.function(step, autograph=False), (batch,), {}, shapes)
 
 
