@@ -21,8 +21,6 @@ Keras 3.15; do not edit it.
 - **yes**: Several steps give the same losses, weights, statistics and seeds as the same mode without tfgc, in a custom
   loop also the same gradients. They are bit-equal with TensorFlow's graph optimizer off, otherwise within 1e-5 of each
   norm in float32 (5e-3 in float16, 5e-2 in bfloat16, 1e-12 in float64).
-- **kept**: The same, but the layer's segment is not recomputed, and a `NotReplayableWarning` gives the reason quoted
-  below the table.
 - **Keras**: Plain Keras or TensorFlow does not support it either, and raises the error quoted below the table.
 """
 
@@ -81,7 +79,7 @@ def cell(kind, words, messages):
         return "yes"
     if words not in messages:
         messages.append(words)
-    return f"{'Keras' if kind == 'plain' else kind} ({messages.index(words) + 1})"
+    return f"Keras ({messages.index(words) + 1})"
 
 
 def control_flow(tests):

@@ -2,7 +2,7 @@
 
 `test_compatibility.py` proves each cell, `scripts/matrix.py` prints the page of it. A row is a
 small model with the layer in the middle of recomputed segments, its data, and how cells differ from "works":
-`kept` where tfgc does not recompute the layer, `plain` where Keras itself fails, each with words of the message.
+`plain` where Keras itself fails, with words of the message.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ BATCH = 8
 class Row:
     """One row: what it is, a function that builds the model, and the inputs of three batches of 8.
 
-    `plain` maps modes to words of the message, `kept` is words of the warning in all modes.
+    `plain` maps modes to words of the message.
     """
 
     group: str
@@ -40,14 +40,11 @@ class Row:
     build: object
     x: object
     plain: dict = dataclasses.field(default_factory=dict)
-    kept: str = ""
     policy: str = "float32"
 
     def cell(self, mode):
-        """("works", ""), ("kept", words) or ("plain", words)."""
-        if mode in self.plain:
-            return "plain", self.plain[mode]
-        return ("kept", self.kept) if self.kept else ("works", "")
+        """("works", "") or ("plain", words)."""
+        return ("plain", self.plain[mode]) if mode in self.plain else ("works", "")
 
 
 def between(*layers, shape, first=None, last=None):
@@ -383,8 +380,8 @@ ROWS = [
     flat("nested sublayers", Nested, group="Custom layers"),
     Row("Custom layers", "structured inputs and outputs", structured, samples(*FLAT)),
     flat("unseeded keras.random", Noisy, lambda: L.Dense(8), Noisy, group="Custom layers"),
-    flat("tf.numpy_function", Python, group="Custom layers", kept="PyFunc", plain=NO_XLA_AT_ALL),
-    flat("writes to a plain tf.Variable", Remembering, group="Custom layers", kept="AssignVariableOp"),
+    flat("tf.numpy_function", Python, group="Custom layers", plain=NO_XLA_AT_ALL),
+    flat("writes to a plain tf.Variable", Remembering, group="Custom layers"),
     Row("Models", "several inputs, outputs and losses", several, {"a": samples(*FLAT), "b": samples(4, seed=5)}),
     Row("Models", "a shared layer", shared, samples(*FLAT)),
     Row("Models", "frozen layers", frozen, samples(*FLAT)),

@@ -144,8 +144,7 @@ def test_hand_arithmetic():
     assert 2 * 4096 * 4 <= found.recomputed.sample_bytes <= 4 * 4096 * 4
     assert found.recomputed.batch_size > 2.5 * found.plain.batch_size
     step = tfgc.estimate(wide(), found.plain.batch_size, optimizer="sgd", loss="mse")
-    data = found.plain.batch_size * 2 * 8 * 4
-    assert found.plain.needed_bytes == step.needed_bytes + data <= found.budget_bytes
+    assert found.plain.needed_bytes == step.needed_bytes <= found.budget_bytes
 
 
 @pytest.mark.gate

@@ -157,7 +157,7 @@ def test_budgets_and_given_plans_are_cases_and_all_are_reported():
 
 @pytest.mark.gate
 def test_a_plan_of_another_model_is_refused():
-    wrong = tfgc.plan(functional(), example=X[:8, 0], mode="compiled")
+    wrong = tfgc.plan(functional(), example=X[:8, 0])
     of_others = tfgc.plan(Stack(), example=X[:8, 0])
     for plan in (wrong, of_others):
         with pytest.raises(tfgc.PlanMismatchError, match=r"plan \w+: .* another model"):

@@ -109,9 +109,7 @@ def test_shares_that_cannot_be(budget):
 @pytest.mark.parametrize(("build", "strategy"), in_turn([deep, wide], ["budget", "ilp"]))
 def test_the_least_budget_that_an_error_names_works(build, strategy):
     model = build()
-    with pytest.raises(
-        InfeasibleBudgetError, match="no plan fits in 1,000 bytes: the smallest budget that works"
-    ) as error:
+    with pytest.raises(InfeasibleBudgetError, match="no plan fits in 1,000 bytes .*: the smallest budget") as error:
         tfgc.plan(model, BATCH, budget=1000, strategy=strategy)
     least, node = error.value.least, error.value.node
     assert least > budgets.fixed_bytes(model)
@@ -127,7 +125,7 @@ def test_a_larger_budget_is_never_slower_nor_a_smaller_one_larger(plain):
     with pytest.raises(InfeasibleBudgetError) as error:
         tfgc.plan(model, BATCH, budget="1B")
     least = error.value.least
-    budgets = np.linspace(least, plain.needed_bytes, 8).astype(int)
+    budgets = np.linspace(least, 1.3 * plain.needed_bytes, 8).astype(int)  # of which room is left for an allocator
     outlooks = [tfgc.plan(model, BATCH, budget=int(budget)).outlook for budget in budgets]
     assert outlooks[-1].overhead == 0 < outlooks[0].overhead
     for tight, loose in itertools.pairwise(outlooks):

@@ -51,10 +51,10 @@ def _planned(network, image_size, batch_size, asked):
 
 
 def _figures(step, plain):
-    above = step.allocated_bytes - step.fixed_bytes
+    above = step.needed_bytes - step.fixed_bytes
     return {
-        "share": above / (plain.allocated_bytes - plain.fixed_bytes), "times": 1 + step.overhead,
-        "bytes": step.allocated_bytes, "fixed": step.fixed_bytes, "host": step.host_bytes,
+        "share": above / (plain.needed_bytes - plain.fixed_bytes), "times": 1 + step.overhead,
+        "bytes": step.needed_bytes, "fixed": step.fixed_bytes, "host": step.host_bytes,
     }  # fmt: skip
 
 
