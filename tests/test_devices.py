@@ -67,8 +67,9 @@ def test_what_devices_compute_together_is_kept_with_a_warning(name, are_parts):
     case = found(name)
     assert max(case["weights"], case["states"], case["losses"]) <= 1e-5
     assert bool(case["replays"]) == are_parts
-    (message,) = case["warnings"]
-    assert "replicas of a tf.distribute.Strategy wait for one another in it" in message
+    assert case["warnings"]
+    for message in case["warnings"]:
+        assert "replicas of a tf.distribute.Strategy wait for one another in it" in message
 
 
 @pytest.fixture(scope="module")
