@@ -10,16 +10,11 @@ import sys
 import zipfile
 
 import pytest
+from house import FLOORS
 
 import tfgc
 
 ROOT = pathlib.Path(__file__).parent.parent
-# From the ground up. A file imports from its own folder, from folders below, and from the files beside them.
-FLOORS = (
-    "_core", "_records", "_framework", "zoo", "_step", "_rewrite", "_run", "_simulate", "strategies", "_report",
-    "_tracing", "_pairs", "_planning", "_training", "_verify", "_compiled",
-    "_measure", "_cli",
-)  # fmt: skip
 MODULES = sorted((ROOT / "tfgc").rglob("*.py"))
 NAMES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in MODULES}
 PUBLIC_FACE = {"tfgc", "tfgc.__main__"}

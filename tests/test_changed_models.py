@@ -154,35 +154,6 @@ def test_training_and_inference_agree_after_a_layer_was_added():
     np.testing.assert_allclose(model(X, training=True), model(X, training=False), rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("build", "change", "message"),
-    [
-        (stack, add, r"where the plan has dense_0 \(Dense\) .*, this model has added \(Dense\)"),
-        (stack, pop, "it has 5 nodes, this model has 3"),
-        (nested, add_to_nested, "where the plan has .*, this model has "),
-    ],
-)
-def test_a_users_plan_is_not_replaced(build, change, message):
-    model = fresh(build)
-    tfgc.enable(model, tfgc.plan(model, strategy="uniform"))
-    model(X, training=True)
-    change(model)
-    with pytest.raises(tfgc.PlanMismatchError, match=f"{model.name!r} has changed since it was enabled: .*{message}"):
-        model(X, training=True)
-    with pytest.raises(tfgc.PlanMismatchError, match=r"with tfgc.plan\(model\)\. Then enable it again"):
-        model(X, training=True)
-    np.testing.assert_array_equal(model(X, training=False), tfgc.disable(model)(X))
-
-
-def test_a_users_plan_stays_where_it_fits():
-    model = fresh(stack)
-    plan = tfgc.plan(model, strategy="uniform", segments=2)
-    tfgc.enable(model, plan)
-    build_again(model)
-    model(X, training=True)
-    assert vars(model)["call"].__self__.plan is plan
-
-
 def test_fit_after_a_layer_was_added_and_compiled_again():
     def fit(enabled):
         model = fresh(stack)

@@ -47,17 +47,17 @@ def children(monkeypatch):
 
 def test_a_budget_that_is_missed_is_corrected(children):
     how = {"optimizer": "sgd", "loss": "mse"}
-    predicted = tfgc.plan(net(), 64, budget="70%", **how)
-    budget = tfgc.estimate(net(), 64, predicted, **how).needed_bytes
+    children.ratio = 1.6
+    budget = round(0.99 * tfgc.estimate(net(), 64, **how).needed_bytes)
     plan = tfgc.plan(net(), 64, budget=budget, confirm=True, **how)
     assert len(Plan.from_json(children[0].plan).segments) == len(tfgc.plan(net(), 64, budget=budget, **how).segments)
     noted = plan.options["confirmed"]
     assert noted["runs"] == len(children) == 2
     step = tfgc.estimate(net(), 64, plan, **how)
     assert noted["predicted_bytes"] == step.needed_bytes
-    assert noted["measured_bytes"] == step.fixed_bytes + round(1.1 * (step.needed_bytes - step.fixed_bytes))
-    assert 0.9 * budget < noted["measured_bytes"] <= noted["budget_bytes"] == budget
-    assert plan.outlook.ratio == pytest.approx(1.1, rel=1e-3)
+    assert noted["measured_bytes"] == step.fixed_bytes + round(1.6 * (step.needed_bytes - step.fixed_bytes))
+    assert 0.7 * budget < noted["measured_bytes"] <= noted["budget_bytes"] == budget
+    assert plan.outlook.ratio == pytest.approx(1.6, rel=1e-3)
     assert Plan.from_json(plan.to_json()) == plan
     words = plan.explain().replace("\n  ", " ")
     needed, of = format_bytes(noted["measured_bytes"]), format_bytes(budget)
@@ -72,12 +72,12 @@ def test_room_that_is_left_is_used_and_what_no_plan_was_measured_to_fit_is_refus
     children.ratio = 0.6
     plan = tfgc.plan(net(), 64, budget=budget, confirm=True, **how)
     assert plan.outlook.overhead < tfgc.plan(net(), 64, budget=budget, **how).outlook.overhead
-    children.ratio = 4
+    children.ratio = 2
     children.clear()
     with pytest.raises(InfeasibleBudgetError, match="as measured") as error:
         tfgc.plan(net(), 64, budget=budget, confirm=True, **how)
     assert error.value.least > budget
-    assert 1 < len(children) <= 4
+    assert 1 <= len(children) <= 4
 
 
 def test_a_share_is_one_of_the_plain_step_that_is_predicted(children):
@@ -119,10 +119,10 @@ def test_a_plan_for_xla_is_compiled_for_a_gpu_that_is_not_there(compiled):
     how = {"optimizer": "sgd", "loss": "mse", "mode": "xla"}
     plain = tfgc.estimate(net(), 64, **how)
     needed = plain.fixed_bytes + round(1.1 * (plain.needed_bytes - plain.fixed_bytes))
-    plan = tfgc.plan(net(), 64, budget="60%", confirm="h100", **how)
+    plan = tfgc.plan(net(), 64, budget="97%", confirm="h100", **how)
     noted = plan.options["confirmed"]
     assert noted["target"] == "h100"
-    assert noted["budget_bytes"] == int(0.6 * needed)  # of what the plain step is compiled to
+    assert noted["budget_bytes"] == int(0.97 * needed)  # of what the plain step is compiled to
     assert compiled[0] is None
     assert noted["runs"] == len(compiled) - 1
     step = tfgc.estimate(net(), 64, plan, **how)

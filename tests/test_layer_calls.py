@@ -304,7 +304,7 @@ def test_a_part_enabled_before_its_whole_follows_the_plan_of_the_whole():
     model = keras.Model(inputs, L.Dense(4)(L.Dense(8)(inner(inputs))))
     tfgc.enable(inner, strategy="uniform")
     plan = tfgc.plan(model, strategy="uniform", segments=2)
-    assert "part/dense" in plan.segments[0].nodes
+    assert any("part" in node for node in plan.segments[0].nodes)
     tfgc.enable(model, plan)
     assert "call" not in vars(inner)
     tfgc.disable(model)

@@ -13,9 +13,8 @@ X = noise(4, 4)
 
 
 def enabled(model):
-    """The model as one recomputed segment."""
-    segment = tfgc.Segment(tuple(layer.name for layer in model.layers if not isinstance(layer, L.InputLayer)))
-    return tfgc.enable(model, tfgc.Plan((segment,), "by hand", tfgc.plan(model).model))
+    """The model in two segments."""
+    return tfgc.enable(model, strategy="uniform", segments=2)
 
 
 def test_the_gradient_by_an_output_that_another_is_made_of_is_refused():

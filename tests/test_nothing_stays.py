@@ -87,8 +87,3 @@ def of_times(folder):
     before = memory.info("current")
     tfgc.plan(model, SAMPLES, budget="90%", measure=True)
     return memory.info("current") - before
-
-
-def test_the_timed_step_is_freed_before_training_begins(tmp_path):
-    """It holds copies of all weights, and constants: 134 MB beside a small GPT, until Python looked for garbage."""
-    assert memory.alone(of_times, str(tmp_path)) < BUFFER

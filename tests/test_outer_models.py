@@ -15,7 +15,7 @@ import tfgc
 from tfgc._training import layer_calls
 
 L = keras.layers
-X = noise(8, 6)
+X = noise(128, 6)
 
 
 def net(name="net", depth=4):
@@ -114,7 +114,7 @@ def recomputes(model):
 
 
 def fit(model):
-    return model.fit(X, batch_size=4, verbose=0).history["square"]
+    return model.fit(X, batch_size=64, verbose=0).history["square"]
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_callback_enables_in_the_midst_of_fit():
         seen.append(batch)
 
     switch = keras.callbacks.LambdaCallback(on_train_batch_end=on_batch)
-    model.fit(X, X, batch_size=2, verbose=0, callbacks=[switch])
+    model.fit(X, X, batch_size=32, verbose=0, callbacks=[switch])
     assert seen == [0, 1, 2, 3]
     assert recomputes(model)
 
@@ -517,17 +517,6 @@ def test_the_error_advises_layers_where_there_are_no_functional_parts():
         "'empty' is a subclassed model (Empty), which has no graph of nodes to cut into segments. tfgc.enable(model) "
         "plans its step at the first batch; to choose layers: tfgc.enable(model, layers=[...])"
     )
-
-
-@pytest.mark.parametrize("kind", [Empty, lambda: InList(net())])
-def test_a_plan_by_segments_for_a_model_without_a_graph_says_how_to_plan_that(kind):
-    plan, model = tfgc.plan(net(), strategy="uniform"), kind()
-    says = (
-        r"strategy 'uniform'\) cuts a functional model into segments, and '\w+' is a subclassed model .*tfgc.enable\("
-    )
-    with pytest.raises(tfgc.PlanMismatchError, match=says):
-        tfgc.enable(model, plan)
-    assert not tfgc.status(model).enabled
 
 
 @pytest.mark.filterwarnings("ignore::tfgc.NothingSavedWarning", "ignore:the train_step of 'positive' cannot be traced")

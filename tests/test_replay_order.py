@@ -254,9 +254,7 @@ def side_by_side(layer):
 
 def test_branches_with_effects_in_one_replay():
     model = fresh(lambda: side_by_side(CheckedDense))
-    segments = (tfgc.Segment(("below", "one", "other", "sum")),)
-    plan = tfgc.Plan(segments, "by hand", tfgc.plan(model, strategy="keep_all").model)
-    tfgc.enable(model, plan)
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=1))
     assert_equal_gradients(model, fresh(lambda: side_by_side(CheckedDense)))
 
 

@@ -11,7 +11,7 @@ from equality import MODES, fresh, mostly, noise
 
 import tfgc
 from tfgc import strategies
-from tfgc._core.graph import Graph, Node, Ref, Spec
+from tfgc._core.graph import Spec
 from tfgc._tracing import synthetic
 
 pytestmark = pytest.mark.filterwarnings("ignore::tfgc.NotReplayableWarning")
@@ -352,14 +352,6 @@ def test_an_optional_input_may_be_missing_from_the_example():
     plain = model(example, training=True)
     tfgc.enable(model, tfgc.plan(model, example=example, strategy="uniform", segments=2))
     np.testing.assert_allclose(model(example, training=True), plain, rtol=1e-6)
-
-
-def test_a_tensor_that_varies_has_no_bytes_even_for_one_sample():
-    spec = Spec((None, 4), "float32", True)
-    graph = Graph((Node("a", (Ref("x"),), (spec,)),), {"x": Spec((None, 4))}, (Ref("a"),), 4)
-    assert not graph.sizes_known
-    with pytest.raises(tfgc.OptionError, match="'a': it makes a tensor"):
-        graph.bytes(Ref("a"))
 
 
 @pytest.mark.parametrize("batch", mostly(64, modes=[1, 64, None]))

@@ -136,17 +136,6 @@ def test_a_copied_segment_may_be_cut_again():
     ]  # fmt: skip
 
 
-def test_copies_that_end_where_an_inner_segment_does_are_cut_as_that_is():
-    """As of the last layer of a segment, whose own result is stored: what lies inside of it was never cut again."""
-    step = chain(9)
-    (end,), inside = cut(step, "f9", keep=True, reads_stored=True), tuple(cut(step, "f4"))
-    inner = cut(step, "f7", inside=inside)
-    made = [run(step, [*cut(step, "f8", inside=cuts), end]) for cuts in ((), inside, tuple(inner))]
-    flat, split, nested = made
-    assert names(nested) == names(split)
-    assert peak(nested) < peak(flat)
-
-
 def test_an_inner_cut_may_lie_behind_what_is_not_copied():
     step = chain(9, small=(4,))
     nested = run(step, [Cut(number(step, "f8"), inside=tuple(cut(step, "f4")))])

@@ -50,7 +50,7 @@ class InfeasibleBudgetError(TfgcError):
         ...     plan = tfgc.plan(model, batch_size=32, budget=1000)
         ... except tfgc.InfeasibleBudgetError as error:
         ...     print(error.budget, error.least > 1000, error.node)
-        1000 True dense
+        1000 True Mean
     """
 
     if TYPE_CHECKING:  # `args` holds these, or the message alone of an error that was raised again.

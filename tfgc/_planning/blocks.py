@@ -101,7 +101,7 @@ class Blocks:
     def cuts_behind(self, ends: Iterable[int]) -> list[Cut]:
         """Cuts behind the last blocks before some operations."""
         places = {bisect.bisect_right(self.numbers, end) - 1 for end in ends}
-        return [Cut(self.numbers[place]) for place in sorted(places) if 0 <= place < len(self.numbers) - 1]
+        return [Cut(self.numbers[place]) for place in sorted(places) if place >= 0]
 
     def _ref(self, buffer: Tensor) -> Ref:
         return Ref(self.step.ops[buffer[0]].name, self.step.makes[buffer[0]].index(buffer))

@@ -60,7 +60,7 @@ class CompiledPlans(StepPlans):
     def least(self) -> Rewritten:
         """Of the plans of least peak as simulated, that for which the least is compiled; the plain step as before."""
         # Where parts are put together, what is stored of a step as traced are the wholes.
-        other = self._as_fused(self._fused.least()) if self._free else self.by("optimal")
+        other = self._as_fused(self._fused.least()) if self.free else self.by("optimal")
         found = [plan for plan in (super().least(), other) if not plan.unchanged]
         best = min(map(self._judged, found), key=lambda plan: plan.peak_bytes, default=None)
         if best is None or best.peak_bytes > GAIN * self.plain_bytes:

@@ -70,7 +70,7 @@ class StepPlans:
     added = ADDED
 
     def __init__(self, step: Step, free: Collection[int] = ()) -> None:
-        self.step, self._free = step, free
+        self.step, self.free = step, free
         self._candidates = Candidates(condensed(step))
         self._work = sum(op.work for op in step.ops.values())
 
@@ -185,6 +185,6 @@ class StepPlans:
 
     def _whole(self, found: Candidate, strategy: str = "") -> Rewritten:
         """The step itself by the plan of a candidate."""
-        step = ordered(recomputed(self.step, found.cuts, self._free))
+        step = ordered(recomputed(self.step, found.cuts, self.free))
         more = found.work / max(self._work, 1)
         return Rewritten(step, found.cuts, peak(step), self.plain_bytes, more, strategy=strategy)

@@ -66,7 +66,9 @@ def of_stand_in(model: Any, batch: Any, loss: Any = None, optimizer: Any = None)
         raise nothing_to_train(model)
     specs = tf.nest.map_structure(_spec, batch)
     step = stand_in.step(model, loss, optimizer)
-    return _first_way(model, specs, [(step, specs)], functools.partial(_traced, model))
+    made = _first_way(model, specs, [(step, specs)], functools.partial(_traced, model))
+    made.kept = step  # whose optimizer's variables the trace holds weakly
+    return made
 
 
 def nothing_to_train(model: Any) -> UnsupportedModelError:

@@ -39,7 +39,10 @@ class Trace:
         registered: What has to live as long as any graph of its nodes.
         calls: For each gradient call where its operations begin and end.
         begins: For each operation of the function's own graph, and for its end, where it begins in the trace.
+        kept: What lives as long as the trace.
     """
+
+    kept: Any = None
 
     def __init__(
         self,

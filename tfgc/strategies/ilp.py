@@ -29,11 +29,11 @@ def plan(graph: Graph, *, budget: int, time_limit: float = 60) -> Plan:
 
     Example:
         >>> import keras, tfgc
-        >>> layers = [keras.layers.Dense(8, activation="gelu") for _ in range(9)]
-        >>> model = keras.Sequential([keras.Input((8,)), *layers])
-        >>> plan = tfgc.plan(model, batch_size=512, strategy="ilp", budget="75%")
-        >>> plan.options["gap"]
-        0.0
+        >>> layers = [keras.layers.Dense(64, activation="gelu") for _ in range(9)]
+        >>> model = keras.Sequential([keras.Input((64,)), *layers])
+        >>> plan = tfgc.plan(model, batch_size=4096, strategy="ilp", budget="85%")
+        >>> plan.outlook.needed_bytes <= plan.outlook.budget_bytes
+        True
     """
     if isinstance(time_limit, bool) or not isinstance(time_limit, numbers.Real) or not time_limit > 0:
         raise OptionError(f"time_limit={time_limit!r}: must be a number of seconds above 0")

@@ -26,7 +26,7 @@ def plan(graph: Graph, *, keep: Collection[str]) -> Plan:
         >>> model = keras.Sequential([keras.Input((8,)), *layers])
         >>> plan = tfgc.plan(model, strategy="manual", keep=["dense_3"])
         >>> [len(segment.nodes) for segment in plan.segments]
-        [4, 2]
+        [8, 4]
     """
     names, calls = check(keep), _calls(graph)
     cuts = []

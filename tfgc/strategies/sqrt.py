@@ -21,7 +21,7 @@ def plan(graph: Graph, *, segments: int | None = None) -> Plan:
         >>> model = keras.Sequential([keras.Input((8,))] + [keras.layers.Dense(8) for _ in range(9)])
         >>> plan = tfgc.plan(model, strategy="sqrt")
         >>> [(len(segment.nodes), segment.mode) for segment in plan.segments]
-        [(3, 'recompute'), (3, 'recompute'), (3, 'keep')]
+        [(4, 'recompute'), (4, 'recompute'), (4, 'recompute'), (6, 'keep')]
     """
     n = strategies.segment_count(graph, segments)
     before = [0, *itertools.accumulate(graph.node_bytes)]

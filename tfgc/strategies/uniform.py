@@ -17,7 +17,7 @@ def plan(graph: Graph, *, segments: int | None = None) -> Plan:
         >>> model = keras.Sequential([keras.Input((8,))] + [keras.layers.Dense(8) for _ in range(9)])
         >>> plan = tfgc.plan(model, strategy="uniform", segments=4)
         >>> [len(segment.nodes) for segment in plan.segments]
-        [2, 2, 3, 2]
+        [4, 4, 4, 6]
     """
     n = strategies.segment_count(graph, segments)
     cuts = [round(i * len(graph) / n) for i in range(1, n)]
