@@ -171,6 +171,30 @@ def test_fit_after_a_layer_was_added_and_compiled_again():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize(("layers", "fits"), [(7, True), (5, True), (2, False)])
+def test_a_plan_that_was_given_cuts_where_it_did_or_is_refused(layers, fits):
+    """Of three segments of six layers the second ends behind the fourth, which two layers do not have."""
+    x, weights = noise(256, 64), []
+    for enabled in (False, True):
+        model = fresh(lambda: keras.Sequential([keras.Input((64,)), *(L.Dense(64, "gelu") for _ in range(6))]))
+        if enabled:
+            tfgc.enable(model, tfgc.plan(model, 256, strategy="uniform", segments=3), verbose=0)
+        for _ in range(layers - 6):
+            model.add(L.Dense(64, "gelu"))
+        for _ in range(6 - layers):
+            model.pop()
+        if enabled and not fits:
+            with pytest.raises(tfgc.PlanMismatchError, match=r"made for another model: .* with tfgc.plan\(model\)"):
+                train(model, x, [x])
+            return
+        train(model, x, [x])
+        weights.append([np.array(v) for v in model.weights])
+    (plan,) = tfgc.status(model).plans
+    assert plan.overhead > 0
+    for ours, plain in zip(*weights, strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-7)
+
+
 def test_a_clone_and_a_copy_are_plain_models():
     model = tfgc.enable(fresh(stack), strategy="uniform")
     clone, copied = keras.models.clone_model(model), copy.deepcopy(model)

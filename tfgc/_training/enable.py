@@ -46,7 +46,7 @@ def enable(
     Gradients, losses and states are those of the plain model. In loops of your own, the model's call and its gradients
     are traced together, and run as functions. Enabling again replaces the plan, and what was enabled of the
     model's parts. Layers may be frozen and unfrozen at any time. When a functional model changes (`Sequential.add`,
-    `pop`), its next call is planned again; a plan that you gave is kept if it still fits.
+    `pop`), its next call is planned again; a plan that you gave cuts where it did, if these places are found.
 
     Every Keras model that holds this one (a GAN, a distiller) trains by the plan too, from its next step on: its
     functions are traced again.
@@ -83,7 +83,8 @@ def enable(
     Raises:
         UnsupportedModelError: If the model has no weights; with `layers` and a budget, in the first training step, if
             its calls cannot be traced symbolically.
-        PlanMismatchError: If the plan was made for another model; in a call, if the model has changed since.
+        PlanMismatchError: In the first training call, if the plan was made for another model; in a later one, if
+            the model has changed and the plan cuts behind what is gone.
         InfeasibleBudgetError: In a training call, if three steps by the least plan were measured to need more than the
             budget, or if it is simulated to need 1.3 times as much.
         OptionError: For unknown strategies and options; in the first training call, if there is a budget and the batch

@@ -2,8 +2,7 @@
 
 After Checkmate (Jain et al. 2020, arXiv:1910.02653), over the plans that tfgc runs: kept and recomputed segments of the
 graph's order. A path through the states of `_flat_plans` is chosen, with the bytes held along it; each step of the path
-must fit. Solved by HiGHS through SciPy under a time limit; the plan's options hold the optimality gap that is left when
-it ends. Exact where the gap is 0.
+must fit. Solved by HiGHS through SciPy under a time limit. Exact for the blocks of one call if it ends in time.
 """
 
 import dataclasses
