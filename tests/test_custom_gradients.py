@@ -171,7 +171,7 @@ def test_weights_that_a_layer_recomputes_itself_have_their_gradients(mode, how):
 
 
 @pytest.mark.parametrize("mode", mostly("compiled", "graph", modes=MODES_AND_XLA))
-def test_a_layer_whose_custom_gradient_reads_a_weight_is_kept(mode):
+def test_a_layer_whose_custom_gradient_reads_a_weight(mode):
     plain = gradients_with(ReadsItsWeight, mode, False)
     ours = gradients_with(ReadsItsWeight, mode, True)
     for a, b in zip(plain, ours):
