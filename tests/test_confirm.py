@@ -132,6 +132,7 @@ def test_a_plan_for_xla_is_compiled_for_a_gpu_that_is_not_there(compiled):
     assert f"plans compiled by XLA for h100: {noted['runs']}." in words
 
 
+@pytest.mark.slow
 def test_the_command_compiles_for_a_gpu_that_is_not_there(compiled, monkeypatch, tmp_path):
     monkeypatch.setattr(stand_in, "batch", lambda *args: (tf.zeros((64, 16, 16, 3)), tf.zeros((64, 5))))
     path = tmp_path / "plan.json"

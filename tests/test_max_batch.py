@@ -176,6 +176,7 @@ def test_a_strategy_that_honours_a_budget_gets_what_is_left_of_it():
     assert found.plain.batch_size < found.recomputed.batch_size <= searched(conv, 4_000_000).recomputed.batch_size + 1
 
 
+@pytest.mark.slow
 def test_the_optimizer_is_the_one_of_the_compiled_model():
     def compiled():
         model = conv()
@@ -313,6 +314,7 @@ def test_the_prediction_alone_runs_nothing(children):
     tfgc.enable(conv(), found.plan)
 
 
+@pytest.mark.slow
 def test_keep_all_answers_for_plain_training(children):
     found = tfgc.max_batch(conv, "5MB", strategy="keep_all")
     assert found.best is found.plain
@@ -322,6 +324,7 @@ def test_keep_all_answers_for_plain_training(children):
     assert len(found.records) == len(children)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_an_error(children, monkeypatch):
     def failed(case):
         return Measurement(case.network, case.case, "graph", case.batch_size, "failed", "no luck")
@@ -345,6 +348,7 @@ def test_measurements_that_never_fit_are_an_error(children, monkeypatch):
         tfgc.max_batch(conv, "5MB")
 
 
+@pytest.mark.slow
 def test_an_impossible_budget_names_the_least_and_the_node(children):
     with pytest.raises(InfeasibleBudgetError, match=r"at a batch of one sample .*smaller input or network") as error:
         tfgc.max_batch(conv, 20_000)

@@ -224,6 +224,7 @@ def held_in_loops():
     return found
 
 
+@pytest.mark.slow
 def test_budgets_hold_in_loops_by_what_steps_are_measured_to_need():
     *held, refused = memory.alone(held_in_loops)
     for now, needed in held:

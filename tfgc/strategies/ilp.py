@@ -28,9 +28,9 @@ def plan(graph: Graph, *, budget: int, time_limit: float = 60) -> Plan:
 
     Example:
         >>> import keras, tfgc
-        >>> layers = [keras.layers.Dense(64, activation="gelu") for _ in range(9)]
+        >>> layers = [keras.layers.Dense(64, activation="gelu") for _ in range(4)]
         >>> model = keras.Sequential([keras.Input((64,)), *layers])
-        >>> plan = tfgc.plan(model, batch_size=4096, strategy="ilp", budget="85%")
+        >>> plan = tfgc.plan(model, 4096, strategy="ilp", budget="85%", time_limit=2)
         >>> plan.outlook.needed_bytes <= plan.outlook.budget_bytes
         True
     """
