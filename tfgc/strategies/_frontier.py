@@ -23,7 +23,8 @@ class Frontier:
     def __init__(
         self, graph: Graph, plans: Iterable[Plan], more: Callable[[int], Iterable[Plan]] | None = None, up_to: float = 0
     ) -> None:
-        self.graph, self.front = graph, list[Judged]()
+        self.graph: Graph = graph
+        self.front: list[Judged] = []
         self._add(self._judged(plans))
         self._more = more  # until it is called
         self._below = int(up_to * self.front[0][1].peak_bytes)
@@ -53,7 +54,8 @@ class Frontier:
 
     def _add(self, judged: list[Judged]) -> None:
         """Add those that no other one beats, by ascending peaks."""
-        pairs, self.front = sorted([*self.front, *judged], key=lambda pair: (pair[1].peak_bytes, pair[1].work)), []
+        pairs = sorted([*self.front, *judged], key=lambda pair: (pair[1].peak_bytes, pair[1].work))
+        self.front = []
         for pair in pairs:
             if not self.front or pair[1].work < self.front[-1][1].work:
                 self.front.append(pair)
