@@ -591,3 +591,39 @@ def test_manual_cuts_a_step_behind_the_calls_of_layers(build, keep, ends):
     assert [re.sub(r"_\d+$", "", part) for part in found] == ends
     with pytest.raises(OptionError, match="no layer 'pear' in the model; did you mean 'pair'"):
         tfgc.plan(model, example=example, strategy="manual", keep=["pear"])
+
+
+class OneByOne(keras.Model):
+    """Trains two networks one after the other, each by a gradient of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.nets = [
+            keras.Sequential(
+                [keras.Input((64,)), *(L.Dense(64, "gelu", name=f"{name}{i}") for i in range(4))], name=name
+            )
+            for name in ("first", "second")
+        ]
+
+    def call(self, x):
+        return self.nets[1](self.nets[0](x))
+
+    def train_step(self, x):
+        for part in self.nets:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(part(x, training=True) ** 2)
+            weights = part.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss}
+
+
+def test_a_layer_that_is_named_cuts_the_forward_part_alone_in_which_it_runs():
+    x, model = noise(512, 64), OneByOne()
+    model.compile("sgd")
+    model(x)
+    model.optimizer.build(model.trainable_variables)
+    plan = tfgc.plan(model, example=x, strategy="manual", keep=["second1"])
+    runs = tfgc.estimate(model, None, plan, example=x).runs
+    again = [name for name, count in runs.items() if count > 1]
+    assert any("second0" in name for name in again)
+    assert all("second0" in name or "second1" in name for name in again)

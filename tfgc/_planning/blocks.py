@@ -99,8 +99,8 @@ class Blocks:
         return [Cut(i) for i in self.numbers[width - 1 : -1 : width]]
 
     def cuts_behind(self, ends: Iterable[int]) -> list[Cut]:
-        """Cuts behind the last blocks before some operations."""
-        places = {bisect.bisect_right(self.numbers, end) - 1 for end in ends}
+        """Cuts behind the last blocks before some operations; none for operations behind all blocks."""
+        places = {bisect.bisect_right(self.numbers, end) - 1 for end in ends if end <= self.numbers[-1]}
         return [Cut(self.numbers[place]) for place in sorted(places) if place >= 0]
 
     def _ref(self, buffer: Tensor) -> Ref:
