@@ -85,8 +85,8 @@ def enable(
             its calls cannot be traced symbolically.
         PlanMismatchError: In the first training call, if the plan was made for another model; in a later one, if
             the model has changed and the plan cuts behind what is gone.
-        InfeasibleBudgetError: In a training call, if three steps by the least plan were measured to need more than the
-            budget, or if it is simulated to need 1.3 times as much.
+        InfeasibleBudgetError: In a training call, if three steps by the least plan were measured to need more than a
+            budget in bytes, or if it is simulated to need 1.3 times as much.
         OptionError: For unknown strategies and options; in the first training call, if there is a budget and the batch
             or other sizes are open there, as where a dataset does not say how large its batches are; from `fit`, with
             `on_oom="replan"`, where a step cannot be put back: with `steps_per_execution` or replicas.

@@ -69,8 +69,8 @@ def function(
 
     Raises:
         OptionError: If `fn` is no Python function, such as a model or a `tf.function`, or if an option is unknown.
-        InfeasibleBudgetError: From a call, if three steps by the least plan were measured to need more than the budget,
-            or if it is simulated to need 1.3 times as much; it says the least that would do, and what sets it.
+        InfeasibleBudgetError: From a call, if three steps by the least plan were measured to need more than a budget in
+            bytes, or if it is simulated to need 1.3 times as much; it says the least that would do, and what sets it.
 
     Example:
         >>> import tensorflow as tf, tfgc
