@@ -13,8 +13,6 @@ import tensorflow as tf
 from equality import assert_equal, check_enabled, fresh, in_turn, mostly, noise, train
 
 import tfgc
-from tfgc._core.recently_used import RecentlyUsed
-from tfgc._framework import xla_export
 
 MODES = ("eager", "compiled", "graph")
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
@@ -317,26 +315,3 @@ def test_models_train_in_threads_as_one_after_the_other(count, mode):
     for one, other in zip(alone, at_once, strict=True):
         for expected, given in zip(one, other, strict=True):
             np.testing.assert_array_equal(expected, given)
-
-
-def test_equal_functions_are_compiled_once_for_what_they_take(monkeypatch):
-    """Each layer of one kind has one, and a plan by calls reads them again: most of the time that planning took."""
-    compiled = []
-
-    def counted(device, function, arguments):
-        compiled.append(function)
-        return len(compiled)
-
-    def taken(factor, width=4, name="layer"):
-        @tf.function(jit_compile=True)
-        def called(x):
-            with tf.name_scope(name):
-                return tf.cumsum(tf.tanh(x @ x) * factor)
-
-        with tf.Graph().as_default() as graph:
-            called(tf.compat.v1.placeholder("float32", (width, width)))
-            return max(map(xla_export.temporary_bytes, graph.get_operations()))
-
-    monkeypatch.setattr(xla_export, "_temporary_bytes", RecentlyUsed(8))
-    monkeypatch.setattr(xla_export, "_assigned", counted)
-    assert [taken(2.0), taken(2.0, name="other"), taken(3.0), taken(2.0, width=5), taken(3.0)] == [1, 1, 2, 3, 2]

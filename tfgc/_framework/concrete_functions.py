@@ -1,6 +1,5 @@
 """The traces that a `tf.function` keeps, calls of one past the checks of its arguments, and what an operation calls."""
 
-import hashlib
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,11 +10,6 @@ from tfgc._framework import internals
 from tfgc._framework.versions import attribute
 
 _graphs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-
-
-def wants_xla(function: Any) -> bool:
-    """Whether a `tf.function` asks for XLA."""
-    return bool(attribute(function, "_jit_compile"))
 
 
 def traces(function: Any) -> list[Any]:
@@ -63,25 +57,6 @@ def graph_of(op: tf.Operation, name: str) -> Any:
     """The graph of a function that an operation, such as a loop or a branch, calls by `name`; None if it has none."""
     function = attribute(op.graph, "_get_function")(name)
     return None if function is None else function.graph
-
-
-def content(function: Any) -> bytes:
-    """What a function of a graph computes; equal for functions that differ in names alone, if they call no others."""
-    definition = attribute(function, "cached_definition")
-    named = [*definition.signature.input_arg, *definition.node_def]
-    places = {each.name: str(i) for i, each in enumerate(named)}
-
-    def placed(read: str) -> str:
-        name, *output = read.removeprefix("^").split(":")
-        return ":".join([places[name], *output])
-
-    nodes = [
-        (node.op, *map(placed, node.input), *((key, node.attr[key].SerializeToString()) for key in sorted(node.attr)))
-        for node in definition.node_def
-    ]
-    made = [placed(definition.ret[each.name]) for each in definition.signature.output_arg]
-    waited_for = sorted(map(placed, definition.control_ret.values()))
-    return hashlib.sha256(repr((nodes, made, waited_for)).encode()).digest()
 
 
 def call_flat(function: Any, tensors: list[tf.Tensor]) -> Any:

@@ -1,25 +1,11 @@
-"""Where operations of a graph lead, and what they write."""
+"""What operations of a graph write."""
 
-from collections.abc import Callable, Collection, Hashable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any
 
 import tensorflow as tf
 
 from tfgc._framework.internals import get_read_write_resource_inputs
-
-Thing = TypeVar("Thing", bound=Hashable)
-
-
-def reached(start: Iterable[Thing], further: Callable[[Thing], Iterable[Thing]], known: Collection = ()) -> set[Thing]:
-    """Where one comes from `start` by going `further`, without what is known."""
-    found: set[Thing] = set()
-    waiting = list(start)
-    while waiting:
-        here = waiting.pop()
-        if here not in found and here not in known:
-            found.add(here)
-            waiting.extend(further(here))
-    return found
 
 
 def written_variables(

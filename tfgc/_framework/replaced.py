@@ -1,11 +1,8 @@
-"""Attributes of an object, and context variables, that are others for a while."""
+"""Attributes of an object that are others for a while."""
 
 import contextlib
-import contextvars
 from collections.abc import Iterator
-from typing import Any, TypeVar
-
-Value = TypeVar("Value")
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -20,13 +17,3 @@ def replaced(thing: Any, name: str, instead: Any) -> Iterator[None]:
         del attributes[name]
         if is_own:
             attributes[name] = own
-
-
-@contextlib.contextmanager
-def within(variable: contextvars.ContextVar[Any], value: Value) -> Iterator[Value]:
-    """Let a context variable have a value for a while; gives the value."""
-    token = variable.set(value)
-    try:
-        yield value
-    finally:
-        variable.reset(token)

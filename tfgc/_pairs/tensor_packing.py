@@ -1,7 +1,6 @@
 """A value of any structure with its tensors taken out, and put together again from others."""
 
-import copy
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -106,40 +105,6 @@ class Packing:
                 setattr(tensor, name, tensors[slot])
             leaves.append(tensor)
         return tf.nest.pack_sequence_as(self._structure, leaves)
-
-    def unread(self, given: Sequence[tf.Tensor], returned: Sequence[tf.Tensor]) -> frozenset[int]:
-        """Slots of logits, attached to tensors or behind them, that a trace of the tensors `given` never looked at."""
-        returned_ids = {id(tensor) for tensor in returned}
-        found = set()
-        values = {leaf.slots[-1] for leaf in self._leaves if leaf.slots}
-        for leaf in self._leaves:
-            if leaf.kind != "tensor":
-                continue
-            # Of the logits behind a tensor `unpack` itself makes one operation.
-            least = {leaf.slots[0]: 1} if leaf.static is not None else {}
-            # A mask counts as read: that there is one may matter.
-            logits = (slot for name, slot in leaf.attached if name == tensor_attributes.LOGITS)
-            for slot in {*least, *logits} - values:
-                consumers = len(given[slot].consumers())
-                if consumers <= least.get(slot, 0) and id(given[slot]) not in returned_ids:
-                    found.add(slot)
-        return frozenset(found)
-
-    def without(self, slots: Collection[int]) -> "Packing":
-        """The same value without what is attached to its tensors in these slots; other slots move up."""
-        if not slots:
-            return self
-        kept = [slot for slot in range(len(self.specs)) if slot not in slots]
-        moved = {slot: i for i, slot in enumerate(kept)}
-        other = copy.copy(self)
-        other.specs = [self.specs[slot] for slot in kept]
-        other._leaves = []
-        for leaf in self._leaves:
-            static = None if leaf.kind == "tensor" and leaf.slots[0] not in moved else leaf.static
-            kept_slots = tuple(moved[slot] for slot in leaf.slots if slot in moved)
-            attached = tuple((name, moved[slot]) for name, slot in leaf.attached if slot in moved)
-            other._leaves.append(_Leaf(leaf.kind, static, kept_slots, attached))
-        return other
 
     @property
     def shapes(self) -> tuple[tuple[int | None, ...] | None, ...]:

@@ -4,7 +4,6 @@ A plan for one holds for another that is larger in nothing.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
@@ -85,27 +84,3 @@ def specs(example: Any, batch_size: int | None) -> Any:
 
 def specs_in(batch: Any) -> list[tf.TensorSpec]:
     return [value for value in tf.nest.flatten(batch) if isinstance(value, tf.TensorSpec)]
-
-
-def hold(others: Shapes, shapes: Shapes) -> bool:
-    """Whether what holds for tensors of the `others`' shapes holds for these: no size is known to be larger."""
-    pairs = _sizes_in_pairs(shapes, others)
-    # Where they are not as many, or have other ranks, the first size of the first one is compared: the samples.
-    if pairs is None:
-        pairs = [(shape[0], other[0]) for shape, other in zip(shapes[:1], others[:1]) if shape and other]
-    return all(size is None or other is None or size <= other for size, other in pairs)
-
-
-def growth(others: Shapes, shapes: Shapes) -> float:
-    """How many times as large as one of the `others` a tensor is, the one that grew most; 1 where that is not known."""
-    if _sizes_in_pairs(shapes, others) is None:
-        shapes, others = ([shape[:1] for shape in some[:1]] for some in (shapes, others))
-    pairs = [(shape, other) for shape, other in zip(shapes, others) if None not in (*shape, *other) and 0 not in other]
-    return max((math.prod(shape) / math.prod(other) for shape, other in pairs), default=1.0)
-
-
-def _sizes_in_pairs(shapes: Shapes, others: Shapes) -> list[tuple[Any, Any]] | None:
-    """The sizes of tensors beside those of others; None if they are not as many, or have other ranks."""
-    if [*map(len, shapes)] != [*map(len, others)]:
-        return None
-    return [pair for shape, other in zip(shapes, others) for pair in zip(shape, other)]

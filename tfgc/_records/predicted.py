@@ -9,13 +9,13 @@ from tfgc._core.shown import Brief
 class Predicted:
     """What was predicted of a case before it ran. Bytes: of the whole step above weights and optimizer slots."""
 
-    peak_bytes: int  # the peak that the allocator should report, in chunks
+    peak_bytes: int  # the peak of live buffers
     overhead: float  # work on top of the plain step's, as a fraction of it, counted in `unit`
     unit: str  # `s` or `flop`
-    floor_bytes: int  # the least peak of any plan, in buffers
+    floor_bytes: int  # the least peak of any plan
     floor_node: str  # which sets it
-    plain_bytes: int  # the peak if nothing is recomputed, in buffers
-    buffer_bytes: int | None = None  # the peak in buffers
+    plain_bytes: int  # the peak if nothing is recomputed
+    buffer_bytes: int | None = None  # of earlier files, where `peak_bytes` counted an allocator's chunks
     fixed_bytes: int | None = None  # weights and optimizer slots, which are there all the time and in none of the above
     host_bytes: int = 0  # what the host stores at most, in none of the above either
 

@@ -3,7 +3,7 @@
 In them TensorFlow stores what the gradients of loops and branches read.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -38,22 +38,6 @@ class Variants:
             return gained * trips(op) if gained else 0
         branch = self._branch(op) if op.type in _BRANCHES else None
         return 0 if branch is None else self.bytes(root(branch.outputs[tensor.value_index]))
-
-    def length(self, tensor: tf.Tensor) -> int | None:
-        """How many tensors a loop made, if this is a stack of them; the shape does not tell it of a list that grows."""
-        stacked = root(tensor.op.inputs[0]).op if tensor.op.type == "TensorListStack" else None
-        return trips(stacked) if stacked is not None and stacked.type in LOOPS else None
-
-    def returned(self, operations: Iterable[tf.Operation]) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-        """Optionals that hold what their branch returns besides, each with that output of the operation."""
-        for op in operations:
-            branch = self._branch(op) if op.type in _BRANCHES else None
-            made = [] if branch is None else [root(t) for t in branch.outputs]
-            returned = {t.ref(): i for i, t in enumerate(made) if t.dtype != tf.variant}
-            for i, t in enumerate(made):
-                held = {root(value).ref() for value in t.op.inputs} if t.op.type == "OptionalFromValue" else set()
-                for value in held & returned.keys():
-                    yield op.outputs[i], op.outputs[returned[value]]
 
     def _made(self, tensor: tf.Tensor) -> int:
         """Bytes of a tensor of a function."""

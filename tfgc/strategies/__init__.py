@@ -14,7 +14,7 @@ import pkgutil
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan, names_file
@@ -81,15 +81,6 @@ def check_plan(plan: object, advice: str = "make one with tfgc.plan(model, batch
             check_budget(plan)
             meant = f"budget={plan!r}"
     raise OptionError(f"{said}: {advice.format(meant)}")
-
-
-def has_frontier(strategy: Strategy) -> TypeGuard[str]:
-    """Whether a strategy makes a whole Pareto front at once.
-
-    >>> has_frontier("budget"), has_frontier("ilp")
-    (True, False)
-    """
-    return isinstance(strategy, str) and hasattr(_module(strategy), "frontier")
 
 
 def frontier(graph: Graph, strategy: str = "budget", **options: Any) -> Frontier:
