@@ -29,10 +29,9 @@ def applies_to(model: Any, example: Any = None) -> bool:
 
 def chosen(plans: StepAhead, request: Request) -> Plan:
     """The plan of a step that a request asks for."""
-    strategy = request.strategy or ("optimal" if request.budget is None else "budget")
-    strategies.check_options(strategy, request.options, request.budget)
+    strategies.check_options(request.chosen, request.options, request.budget)
     if request.options:
-        request = dataclasses.replace(request, strategy=strategy)
+        request = dataclasses.replace(request, strategy=request.chosen)
     return plans.asked(request)
 
 

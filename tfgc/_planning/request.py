@@ -29,6 +29,11 @@ class Request:
     candidates: int = 3
 
     @property
+    def chosen(self) -> Strategy:
+        """The strategy, or what chooses where none is named."""
+        return self.strategy or ("optimal" if self.budget is None else "budget")
+
+    @property
     def says_how(self) -> bool:
         """Whether a budget, a strategy or a plan says how the step is to be planned."""
         return any(one is not None for one in (self.budget, self.strategy, self.plan))

@@ -19,10 +19,9 @@ def plan_later(model: keras.Model, request: Request, verbose: bool | None) -> No
     """Put stand-ins in place of a model's methods; raise now what would be wrong at the first call, too."""
     if request.budget is not None:
         budgets.check_budget(request.budget)
-    chosen = request.strategy or ("optimal" if request.budget is None else "budget")
     if not ahead.applies_to(model) and (not keras_models.runs_graph(model) or model.built):
         check_trainable(model)
-    strategies.check_options(chosen, request.options, request.budget)
+    strategies.check_options(request.chosen, request.options, request.budget)
     layer_calls.restore_calls(model)
     calls = PlannedCalls(model, request, verbose)
     functional_graphs.replace_method(model, "call", calls.call)

@@ -44,9 +44,8 @@ class WholeStep:
         self._was_built = False
         self.around: Callable[[Callable], Callable] = lambda step: step  # what makes a step one to be taken back
         self.latest: Signature | None = None  # None where the latest step ran otherwise
-        if request.options and request.strategy is None:
-            strategy = "optimal" if request.budget is None else "budget"
-            self.request = dataclasses.replace(request, strategy=strategy)
+        if request.options:
+            self.request = dataclasses.replace(request, strategy=request.chosen)
 
     @property
     def given(self) -> Plan | None:
