@@ -191,6 +191,54 @@ def test_a_loop_over_arrays_is_traced_once(use):
     assert len(made) == 1
 
 
+class Positions(L.Layer):
+    """Adds tensors that it holds, as encodings of positions, and counts how often its code runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.encodings, self.calls = {"all": [tf.random.stateless_normal((24, 24, 16), (1, 2))]}, []
+
+    def call(self, x):
+        self.calls.append(1)
+        return x + self.encodings["all"][0]
+
+
+@pytest.mark.parametrize("use", [lambda m: tfgc.enable(m, verbose=0), tfgc.recompute], ids=["enabled", "model"])
+def test_a_model_that_holds_tensors_is_traced_once(use):
+    def build():
+        x = inputs = keras.Input((24, 24, 3))
+        x = L.Normalization(mean=[0.1, 0.2, 0.3], variance=[1.0, 2.0, 3.0])(x)
+        for _ in range(3):
+            x = L.Conv2D(16, 3, padding="same", activation="gelu")(x)
+        return keras.Model(inputs, L.Dense(4)(L.GlobalAveragePooling2D()(Positions()(x))))
+
+    def made(call, model):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((call(X, training=True) - Y) ** 2)
+        return tape.gradient(loss, model.trainable_variables)
+
+    plain, model = fresh(build), fresh(build)
+    call, positions = use(model), model.get_layer("positions")
+    positions.calls.clear()
+    changes = [
+        lambda layer: None,
+        lambda layer: None,
+        lambda layer: layer.encodings.update({"all": [tf.ones((24, 24, 16))]}),
+        lambda layer: setattr(layer, "encodings", {"all": [tf.zeros((24, 24, 16))]}),
+        lambda layer: None,
+    ]
+    for change in changes:
+        change(positions)
+        change(plain.get_layer("positions"))
+        for g, e in zip(made(call, model), made(plain, plain), strict=True):
+            np.testing.assert_allclose(g, e, rtol=1e-4, atol=1e-6)
+    assert len(positions.calls) == 3  # once, and for each of two changes
+    for one in (model, plain):
+        one.layers[1].mean = one.layers[1].mean + 0.5
+    for g, e in zip(made(call, model), made(plain, plain), strict=True):
+        np.testing.assert_allclose(g, e, rtol=1e-4, atol=1e-6)
+
+
 def test_a_larger_batch_is_planned_again_within_a_budget(capsys):
     model = fresh(net)
     tfgc.enable(model, budget="20MB")

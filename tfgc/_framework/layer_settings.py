@@ -46,11 +46,11 @@ class Settings:
 
     def __call__(self) -> tuple:
         """A hashable value."""
-        return tuple([self._of(layer) for layer in self._all()])
+        return tuple([self._of(layer) for layer in self])
 
     def kept(self) -> Callable[[], contextlib.AbstractContextManager]:
         """A context to enter later, in which the layers have the settings of this moment."""
-        return functools.partial(self._restored, [(layer, self._restorable(layer)) for layer in self._all()])
+        return functools.partial(self._restored, [(layer, self._restorable(layer)) for layer in self])
 
     @contextlib.contextmanager
     def _restored(self, kept: list[tuple[keras.Layer, dict[str, Any]]]) -> Iterator[None]:
@@ -69,7 +69,7 @@ class Settings:
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Leave out from now on what layers change themselves while they run in here, such as a counter of calls."""
-        before = [(layer, self._names(layer), self._values(layer), self._exchanged(layer)) for layer in self._all()]
+        before = [(layer, self._names(layer), self._values(layer), self._exchanged(layer)) for layer in self]
         yield
         for layer, names, values, exchanged in before:
             if own := {name for name, _ in {*exchanged} ^ {*self._exchanged(layer)}}:
@@ -84,9 +84,9 @@ class Settings:
     @property
     def variables(self) -> Iterator[keras.Variable]:
         """The variables of the layers that train unless they are frozen."""
-        return (variable for layer in self._all() for variable in layer._trainable_variables)
+        return (variable for layer in self for variable in layer._trainable_variables)
 
-    def _all(self) -> Iterator[keras.Layer]:
+    def __iter__(self) -> Iterator[keras.Layer]:
         for layer in self._layers:
             yield from layer._flatten_layers() if layer._layers else (layer,)
 

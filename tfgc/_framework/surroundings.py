@@ -1,9 +1,10 @@
 """What a function sees besides its arguments: where in Keras it is called, and the settings of its layers."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-from tfgc._framework import private_api
+from tfgc._framework import held_tensors, private_api
 from tfgc._framework.internals import AutocastScope, CallContext, get_autocast_scope, global_state
 from tfgc._framework.layer_settings import Settings
 
@@ -23,6 +24,10 @@ class Surroundings:
         self._autocast = None if scope is None else (scope.dtype,)
         flags = tuple(sorted((k, v if isinstance(v, bool) else id(v)) for k, v in self._values.items()))
         self.key = (flags, self._autocast), () if settings is None else settings()
+
+    def held(self, tensors: Iterable[Any]) -> Callable[[], bool] | None:
+        """What says whether the layers hold these tensors still; None where they do not now."""
+        return held_tensors.held(self._settings or (), tensors)
 
     def kept(self) -> "Surroundings":
         """These, with the settings of this moment noted, for what runs again in Python."""

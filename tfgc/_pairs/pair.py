@@ -83,9 +83,9 @@ class Pair:
             joint = own_replica.in_own_thread(functools.partial(traced, outer, watched))
         self.joint, self.outer, self._name = joint, outer, name
         self._draws = numbers.are_drawn
-        # What an attribute of a layer holds may be another tensor next time.
-        is_like_others = not (chooses or any(map(is_differentiable, joint.captured)))
-        self.may_serve_again = is_like_others and self._draws_apart
+        # What the function closes over may be another tensor next time.
+        self._holds = around.held(filter(is_differentiable, joint.captured))
+        self.may_serve_again = not chooses and self._holds is not None and self._draws_apart
         self._owner: Callable[[], Any] = weakref.ref(owner) if owner is not None else lambda: None
         self._plan, self.planned_for = plan, packing.shapes
 
@@ -111,7 +111,8 @@ class Pair:
         """Whether what gradients flow to now, besides arguments, is what they flowed to when it was traced."""
         joint = self.joint
         is_closed = not any(is_differentiable(t) and may_flow(t) for t in joint.captured)
-        return self._draws_apart and is_closed and {*map(id, _watched(joint))} == {*map(id, joint.watched)}
+        is_held = self._holds is not None and self._holds()
+        return self._draws_apart and is_closed and is_held and {*map(id, _watched(joint))} == {*map(id, joint.watched)}
 
     @property
     def _draws_apart(self) -> bool:
