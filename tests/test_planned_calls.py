@@ -141,6 +141,40 @@ def of_five(is_enabled):
     return memory.peak(step)
 
 
+def recurrent():
+    inputs = keras.Input((32, 64))
+    x = L.Bidirectional(L.LSTM(64, return_sequences=True))(inputs)
+    x = L.Dropout(0.1, seed=1)(x)
+    return keras.Model(inputs, L.Dense(4)(L.LSTM(256)(L.GRU(64, return_sequences=True)(x))))
+
+
+def recurrent_gradients(model):
+    return gradients(model, noise(16, 32, 64))
+
+
+def peak_of_recurrence(is_enabled):
+    """The peak of a step in a `tf.function`, in weights, of which a loop made a gradient for each step of time."""
+    model = fresh(recurrent)
+    model = tfgc.enable(model, verbose=0) if is_enabled else model
+    step = tf.function(lambda: recurrent_gradients(model))
+    return memory.peak(step) / sum(4 * w.shape.num_elements() for w in model.trainable_variables)
+
+
+def test_a_loop_stores_nothing_for_gradients_of_gradients_that_nobody_asks_for():
+    plain, ours = (memory.alone(peak_of_recurrence, is_enabled) for is_enabled in (False, True))
+    assert ours <= 1.05 * plain, (ours, plain)
+
+
+def test_a_recurrent_model_gives_the_bits_of_a_function():
+    with graph_optimizer.off():
+        plain = results(fresh(recurrent), tf.function(recurrent_gradients))
+        model = tfgc.enable(fresh(recurrent), verbose=0)
+        found = results(model, recurrent_gradients)
+    assert any(segment.mode == "recompute" for segment in tfgc.status(model).plans[0].plan.segments)
+    for expected, made in zip(plain, found, strict=True):
+        np.testing.assert_array_equal(made, expected)
+
+
 def test_five_gradients_of_one_tape_never_need_more():
     plain, ours = (memory.alone(of_five, is_enabled) for is_enabled in (False, True))
     assert ours <= plain

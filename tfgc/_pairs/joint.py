@@ -4,6 +4,7 @@ The upstream gradients are placeholders in the graph of the trace, so that one t
 over and a tape records is an argument, too.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfgc._framework import added_losses, graph_building, operation_seeds, private_api, tensor_attributes
+from tfgc._framework import added_losses, graph_building, operation_seeds, private_api, python_random, tensor_attributes
 from tfgc._pairs.tensor_packing import Packing
 from tfgc._step import gradient_calls, layer_spans
 from tfgc._step.trace import Trace
@@ -65,15 +66,19 @@ class Joint:
         self._fn, self._packing, self._outer, self._watched = fn, packing, outer, watched
         self._numbers = numbers
         self._flows = [*flows, *(True for _ in outer)]
-        self.losses: list[keras.Layer] = []
-        self.captured: list[tf.Tensor] = []
+        self.losses, self.captured = list[keras.Layer](), list[tf.Tensor]()
         self.unmasked: tuple[int, ...] = ()
         self.specs = [*specs, *(tf.TensorSpec(t.shape, t.dtype) for t in outer)]
         self.count = len(self.specs)
-        with gradient_calls.noted() as gradients, layer_spans.noted() as layers:
-            traced = tf.function(self._run, autograph=False, jit_compile=xla or None)
-            self.function = traced.get_concrete_function(*self.specs)
-        self._noted, self._graph = (gradients, layers), self.function.graph
+        start, swallowed = python_random.state(), contextlib.suppress(_CompiledCallError)
+        for self._is_persistent in (False, True):  # where it is, loops store what gradients of their gradients read
+            with gradient_calls.noted() as gradients, layer_spans.noted() as layers, swallowed:
+                traced = tf.function(self._run, autograph=False, jit_compile=xla or None)
+                self.function = traced.get_concrete_function(*self.specs)
+                self._noted = gradients, layers
+                break
+            python_random.rewind(start)
+        self._graph = self.function.graph
         self._places = {tuple(self.through): len(self.made)}
 
     def _run(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -81,7 +86,8 @@ class Joint:
         stand_ins = {id(t): stand_in for t, stand_in in zip(self._outer, tensors[count:])}
         self.captured.clear()
         _local.is_here = True
-        self._tape = tf.GradientTape(persistent=True, watch_accessed_variables=self._watched is None)
+        watches = self._watched is None
+        self._tape: Any = tf.GradientTape(persistent=self._is_persistent, watch_accessed_variables=watches)
         with (
             self._tape,
             added_losses.losses_noted() as losses,
@@ -93,6 +99,8 @@ class Joint:
             args, kwargs = given = self._packing.unpack(tensors[:count])
             masked = tensor_attributes.masked(given)
             result = self._fn(*args, **kwargs)
+        if not (self._is_persistent or private_api.in_xla()) and _calls_compiled():
+            raise _CompiledCallError
         self.context_left = private_api.call_context()
         self.losses = [layer for layer, _ in losses]
         self.unmasked = tuple(sorted({*masked} - {*tensor_attributes.masked(given)}))
@@ -115,7 +123,12 @@ class Joint:
             made = [self.made[i] for i in through]
             upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in made]
             sources = [self._inputs[s.position] if s.variable is None else s.variable for s in self.sources]
-            found = self._tape.gradient(made, sources, upstream) if made and sources else [None] * len(sources)
+            found: Any = [None] * len(sources)
+            if made and sources and self._tape is not None:
+                found, self._tape = self._tape.gradient(made, sources, upstream), None
+            elif made and sources:
+                sources = [self._graph.capture(s.handle) if isinstance(s, tf.Variable) else s for s in sources]
+                found = tf.gradients(made, sources, upstream)
             self._asked[through] = _Gradients(upstream, found)
         return self._asked[through]
 
@@ -131,13 +144,20 @@ class Joint:
     def leads(self, by: Sequence[int], of: Sequence[int]) -> bool:
         """Whether gradients of some results flow to others."""
         with self._graph.as_default():
-            found = self._tape.gradient([self.made[i] for i in of], [self.made[i] for i in by])
+            found = tf.gradients([self.made[i] for i in of], [self.made[i] for i in by])
         return any(gradient is not None for gradient in found)
 
     @property
     def variables(self) -> list[tf.Variable]:
         """All that it reads or writes."""
         return list(self.function.variables)
+
+    @property
+    def forward(self) -> list[tf.Operation]:
+        """The operations before those of gradients."""
+        upstream = self.of(tuple(self.through)).upstream
+        operations: list[tf.Operation] = self._graph.get_operations()
+        return operations[: operations.index(upstream[0].op)] if upstream else operations
 
     def trace(self, every: bool) -> Trace:
         """The trace as data, with all gradients that were asked for by now; every call inlined or not."""
@@ -155,6 +175,15 @@ _local = threading.local()
 def is_differentiable(tensor: Any) -> bool:
     """Whether gradients can flow through a tensor or a variable."""
     return tensor.dtype.is_floating or tensor.dtype.is_complex
+
+
+class _CompiledCallError(Exception):
+    """The code calls what XLA compiles: gradients of branches there fail in a tf.function, but by a persistent tape."""
+
+
+def _calls_compiled() -> bool:
+    graph: Any = tf.compat.v1.get_default_graph()
+    return any("Call" in op.type and op.node_def.attr["_XlaMustCompile"].b for op in graph.get_operations())
 
 
 class _Gradients:

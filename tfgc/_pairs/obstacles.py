@@ -63,19 +63,20 @@ def functions_called(node: Any) -> list[str]:
     return [f.name for value in node.attr.values() for f in (value.func, *value.list.func) if f.name]
 
 
-def branches_differ(graph: Any, reads_weights: bool = False) -> bool:
+def branches_differ(operations: Sequence[tf.Operation], reads_weights: bool) -> bool:
     """Whether gradients can flow through a tensor that enters some branches of a graph and not those beside them.
 
-    Branches in functions that it calls do not count: eager code has traces of these, too. Nor do those that TensorFlow
-    wraps in a function, under a tape that may differentiate twice, unless there are weights that the graph reads.
+    Branches in functions that it calls do not count: eager code has traces of these, too. Those that TensorFlow wraps
+    in a function, under a tape in the code, do if there are weights that the graph reads.
     """
     # What a branch that is not taken reads has no gradient in eager code, and zeros from a trace.
-    definition = graph.as_graph_def()
+    definition = operations[0].graph.as_graph_def()
     functions = {function.signature.name: function for function in definition.library.function}
-    waiting = list(definition.node)
+    names = {op.name for op in operations}
+    waiting = [node for node in definition.node if node.name in names]
     while waiting:
         node = waiting.pop()
-        if node.op in _BRANCHING:
+        if node.op in _BRANCHING and any(map(_may_flow, node.attr["Tout"].list.type)):
             names = functions_called(node)
             if len({_entered(functions[name]) for name in names}) > 1:
                 return True
@@ -90,9 +91,14 @@ def _entered(function: Any) -> frozenset[int]:
     """The positions of the floating arguments that a function reads."""
     reads = [*(name for node in function.node_def for name in node.input), *function.ret.values()]
     read = {name.lstrip("^").partition(":")[0] for name in reads}
-    arguments = [(argument.name, tf.as_dtype(argument.type)) for argument in function.signature.input_arg]
-    flows = [dtype.is_floating or dtype.is_complex or dtype == tf.resource for _, dtype in arguments]
-    return frozenset(i for i, (name, _) in enumerate(arguments) if name in read and flows[i])
+    arguments = function.signature.input_arg
+    return frozenset(i for i, argument in enumerate(arguments) if argument.name in read and _may_flow(argument.type))
+
+
+def _may_flow(kind: Any) -> bool:
+    """Whether a gradient may flow through what has a type, or to the variable that it is."""
+    dtype = tf.as_dtype(kind)
+    return dtype.is_floating or dtype.is_complex or dtype == tf.resource
 
 
 def untraceable(error: BaseException) -> str:

@@ -99,7 +99,7 @@ class Pair:
     @functools.cached_property
     def branches_differ(self) -> bool:
         """Whether branches of the function read different tensors."""
-        return obstacles.branches_differ(self.joint.function.graph, bool(self.joint.watched))
+        return obstacles.branches_differ(self.joint.forward, bool(self.joint.watched))
 
     @functools.cached_property
     def directions(self) -> Directions:

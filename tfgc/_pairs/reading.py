@@ -31,6 +31,7 @@ class Reading:
         count: How many are arguments.
         upstream: Names of the upstream gradients.
         start: Where the operations of gradients start.
+        helpers: Operations behind there that those before read: what loops of the function store for their gradients.
         results: The tensors that it returns: results of the function, then gradients.
     """
 
@@ -41,12 +42,14 @@ class Reading:
         self.count = joint.count
         self.upstream = [t.op.name for t in joint.of(tuple(joint.through)).upstream]
         self.start = trace.tensor(self.upstream[0])[0] if self.upstream else len(trace.nodes)
+        self._filters: dict[Tensor, list[Tensor]] = defaultdict(list)  # gradients of filters by what they read
         self.results = [self._without_last_identity(trace.tensor(name)) for name in trace.results]
         self._captured = dict(zip(self.names[self.count :], joint.function.captured_inputs))
-        self._filters: dict[Tensor, list[Tensor]] = defaultdict(list)  # gradients of filters by what they read
         for i, node in enumerate(trace.nodes):
             if node.op == "Conv2DBackpropFilter":
                 self._filters[trace.read[i][0][2]].append((i, 0))
+        early, _ = self.behind(((i, 0) for i in range(self.start)), lambda _: False)
+        self.helpers = {i for i in early if i >= self.start}
         self._handles = {id(v.handle): v for v in joint.variables}
 
     def as_run(self, trace: Trace | None = None) -> Step:

@@ -67,11 +67,12 @@ class Segments:
 
     def _found_late(self) -> set[int]:
         """What follows from the upstream gradients."""
-        step, found = self._step, set[int]()
+        step, reading, found = self._step, self._reading, set[int]()
         for i in step.order:
             op = step.ops[i]
-            start, made = self._reading.start, op.traced if op.type == TO_HOST else i
-            own = op.segment[0] == len(step.calls) if op.segment else made >= start
+            made = op.traced if op.type == TO_HOST else i
+            is_own = made >= reading.start and made not in reading.helpers
+            own = op.segment[0] == len(step.calls) if op.segment else is_own
             if i not in self._given and (own or any(t[0] in found for t in op.inputs)):
                 found.add(i)
         return found
