@@ -9,6 +9,8 @@ no operation, which takes tenths of a second. `pytest --log-cli-level=INFO` prin
 import concurrent.futures
 import logging
 import multiprocessing
+import pathlib
+import tempfile
 import warnings
 
 _SERVER = multiprocessing.get_context("forkserver")
@@ -64,11 +66,17 @@ def peak(step, *arguments, steps=3, of=max, device="CPU:0"):
 
 def requested(step, *arguments):
     """The most bytes asked for at once in a call of `step`, warmed up: of the order alone, whatever chunks are free."""
-    from tfgc._framework import profiler
+    import tensorflow as tf
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     step(*arguments)
     events = []
-    for plane in profiler.planes(lambda: step(*arguments)):
+    with tempfile.TemporaryDirectory() as folder:
+        with tf.profiler.experimental.Profile(folder, tf.profiler.experimental.ProfilerOptions(host_tracer_level=2)):
+            step(*arguments)
+        (file,) = pathlib.Path(folder).rglob("*.xplane.pb")
+        planes = xplane_pb2.XSpace.FromString(file.read_bytes()).planes
+    for plane in planes:
         stats = {key: stat.name for key, stat in plane.stat_metadata.items()}
         for line in plane.lines:
             for event in line.events:

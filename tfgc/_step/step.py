@@ -42,6 +42,9 @@ HOST_COPIES = frozenset([TO_HOST, FROM_HOST])
 # Bytes below which a buffer is shared with the copies rather than planned: there are many, and they hold next to
 # nothing.
 SMALL = 32 * 1024
+# The largest result that TensorFlow computes once for all steps if it follows from constants: by default the limit of
+# its `ConstantFoldingOptions`. https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/common_runtime
+FOLDED = 10 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from tfgc._step import gradient_calls, layer_spans
 from tfgc._step.inlined import Inlined, is_stateful
 from tfgc._step.loop_trips import LOOPS
 from tfgc._step.sizes import sized
-from tfgc._step.step import SMALL, Op, Step, Tensor
+from tfgc._step.step import FOLDED, SMALL, Op, Step, Tensor
 from tfgc._step.stored_variants import Variants
 from tfgc._step.values import Values
 from tfgc._step.work import tensor_bytes, work
@@ -92,15 +92,17 @@ class Trace:
             read, controls = self.read[i]
             read = tuple(map(self.behind_gathered, read)) if call else read
             is_stateful = op.type == "Placeholder" or (op.type != "ReadVariableOp" and self.is_stateful(i))
+            made = self._sizes(op, like, variants)
             # What follows from constants TensorFlow computes once, and holds. A read may be done again.
-            if op.type == "Const" or (read and not is_stateful and all(t[0] in fixed for t in read)):
+            follows = read and not is_stateful and all(t[0] in fixed for t in read)
+            if op.type == "Const" or (follows and sum(made) <= FOLDED):
                 fixed.add(i)
             ops[i] = Op(
                 node.name,
                 op.type,
                 read,
                 (*controls, *values.readers(i, op.type, read, call)),
-                (0,) * len(op.outputs) if i in fixed else self._sizes(op, like, variants),
+                (0,) * len(op.outputs) if i in fixed else made,
                 call,
                 any(start <= i < end for start, end in spans),
                 is_stateful,
@@ -140,7 +142,7 @@ class Trace:
         return tensor
 
     def _sizes(self, op: tf.Operation, like: tf.Operation, variants: Variants) -> tuple[int, ...]:
-        # What a list holds may be counted elsewhere; planned it is, or what reads it would follow from nothing.
+        # What a list holds may be counted elsewhere; planned it is.
         least = 0 if op.type not in LOOPS else SMALL if self._small is None else self._small
         return tuple(
             max(variants.bytes(t), least) if t.dtype == tf.variant else tensor_bytes(other, self._rows)
