@@ -183,7 +183,7 @@ CALLS = [
     (lambda: tfgc.enable(net(), other(), budget="1GB"), "budget='1GB'", "not both"),
     (lambda: tfgc.enable(net(), layers=["dens"]), "'dens'", "did you mean 'dense'"),
     (lambda: tfgc.enable(net(), layers=[]), "layers=[]", "name at least one layer"),
-    (lambda: tfgc.enable(net(), on_oom="retry"), "on_oom='retry'", "None or 'replan'"),
+    (lambda: tfgc.enable(net(), on_oom="retry"), "on_oom='retry'", "None, 'replan' or 'raise'"),
     (lambda: tfgc.train_step("net", "mse", "sgd"), "'net'", "give the model itself"),
     (lambda: tfgc.train_step(net(), "mse", "adamm"), "'adamm'", "did you mean 'adam'"),
     (lambda: tfgc.train_step(net(), "mse", 0.1), "no optimizer 0.1", "such as 'adam'"),

@@ -28,10 +28,16 @@ from tfgc._framework.replaced import replaced
 
 
 class AtomicStep:
-    """Runs a training step in a mode ("compiled" in Python, "graph", or "xla") so that it can be taken back."""
+    """Runs a training step in a mode ("compiled" in Python, "graph", or "xla") so that it can be taken back.
 
-    def __init__(self, model: keras.Model, optimizers: Sequence[keras.Optimizer], mode: str) -> None:
-        self._model, self._optimizers, self._mode = model, optimizers, mode
+    One that writes what cannot be put back is refused where it `must` be.
+    """
+
+    def __init__(
+        self, model: keras.Model, optimizers: Sequence[keras.Optimizer], mode: str, *, must: bool = True
+    ) -> None:
+        self._model, self._optimizers, self._mode, self._must = model, optimizers, mode, must
+        self._foreign = ""  # an operation of the step that may write what cannot be put back
         self._begun = tf.Variable(False, trainable=False, name="update_has_begun")  # pyright: ignore[reportArgumentType]
         self._written: dict[int, tf.Variable] = {}
         self._held: list[tuple[tf.Variable, tf.Tensor]] = []
@@ -98,6 +104,8 @@ class AtomicStep:
     def _obstacle(self) -> str | None:
         if self._mode != "xla" and bool(self._begun.numpy()):
             return "It failed in its update, so some weights may be updated and others not: load them again"
+        if self._foreign:
+            return f"Its operation {self._foreign!r} may have written what cannot be put back, so it is not run again"
         states = self._model.non_trainable_variables if self._mode == "compiled" else []
         made = next((v.path for v in states if id(v) not in self._states), None)
         if made is not None:
@@ -146,7 +154,8 @@ class AtomicStep:
         inside = {i for update in updates for i in update}
         outside = [op for i, op in enumerate(graph.get_operations()) if i not in inside]
         variables, others = operation_order.written_variables(graph, outside, self._all())
-        if others:
+        self._foreign = others[0] if others else self._foreign
+        if others and self._must:
             raise UnsupportedModelError(
                 f"on_oom='replan': operation {others[0]!r} of the step may write what is no variable and cannot be put "
                 "back when the step runs out of memory. Keep state in variables, or leave on_oom out"

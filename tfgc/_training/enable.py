@@ -69,9 +69,10 @@ def enable(
             its inputs; where one is inside another, the outer one counts. With a `budget`, the layers to choose
             among: as few of them are recomputed as the budget allows.
         verbose: 1: print a line on standard error for each plan. 0: print nothing.
-        on_oom: What `fit` and `train_on_batch` of this model do when a step runs out of memory. None: raise, with an
+        on_oom: What `fit` and `train_on_batch` of this model do when a step runs out of memory. "raise": raise, with an
             explanation. "replan": put back the state from before the step, plan for less, run the step again by
-            that plan, and warn, as with `tfgc.train_step`.
+            that plan, and warn, as with `tfgc.train_step`. Default: "replan" with a budget where a step can be put
+            back and no copy of the weights is kept for that, which XLA takes; else "raise".
         compile_candidates: Where `fit` compiles the step with XLA and nothing says how to plan it but a budget: how
             many steps to compile at most, the plain one among them, to take the plan that the compiler says is best.
             A line says so where one takes long. 1: none; what is simulated counts.
@@ -118,7 +119,7 @@ def enable(
     shown = _progress.check_verbose(verbose)
     out_of_memory.check_on_oom(on_oom)
     candidates = check_int("compile_candidates", compile_candidates)
-    if on_oom is not None and layers is not None:
+    if on_oom == "replan" and layers is not None:
         raise OptionError(f"on_oom={on_oom!r} makes another plan: leave out layers=, which names what to recompute")
     if layers is not None and (plan is not None or strategy is not None or strategy_options):
         raise OptionError("layers= names what to recompute: leave plan, strategy and its options out")

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._core.plan import Plan
-from tfgc._errors import OptionError
+from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._framework import fit_loop, keras_models
 from tfgc._framework.layer_values import leaves
 from tfgc._framework.replaced import replaced
@@ -60,9 +60,15 @@ class _GuardedFit(out_of_memory.GuardedStep):
         model: Any = self._model
         if not self._has_larger_batches() and model.train_function == self._run and not force:
             return
-        if self._on_oom is not None:
+        if self._on_oom == "replan" or self._replans_by_default:
             self._make_atomic()
         self._build()
+
+    @property
+    def _replans_by_default(self) -> bool:
+        """Whether a step in a budget runs again though nobody asks for it: where it can, and keeps no copy for that."""
+        has_budget = getattr(stand_in(self._model), "has_budget", False)
+        return self._on_oom is None and has_budget and self.mode != "xla" and self._obstacle() is None
 
     def _build(self) -> None:
         model: Any = self._model
@@ -94,10 +100,10 @@ class _GuardedFit(out_of_memory.GuardedStep):
         holders = [model] if self.mode == "graph" else keras_models.layers_inside(model)
         held = (one for layer in holders for one in leaves(vars(layer)))
         optimizers = {id(one): one for one in held if isinstance(one, keras.Optimizer)}
-        self.atomic = AtomicStep(model, list(optimizers.values()), self.mode)
+        self.atomic = AtomicStep(model, list(optimizers.values()), self.mode, must=self._on_oom == "replan")
         step, around, whole = model.train_step, self.atomic.around, self._whole
         if whole is not None:
-            whole.around = around  # where the step is traced
+            whole.around, whole.lighten = around, self._lighten  # where the step is traced
 
         def run(data: Any) -> Any:
             if whole is not None and self._is_prepared:
@@ -122,10 +128,25 @@ class _GuardedFit(out_of_memory.GuardedStep):
         if self.atomic is None:
             return self._function(data)
         if not self._is_prepared:
-            self._prepare(data)
+            try:
+                self._prepare(data)
+            except InfeasibleBudgetError:
+                if self._lighten():
+                    return self._function(iter([data]))
+                raise
             self.atomic.begin()
             self._is_prepared = True
         return self._function(iter([data]))
+
+    def _lighten(self) -> bool:
+        """Update weights as gradients come from now on, where nobody asked to wait for all; whether that is another way."""
+        if self._on_oom == "replan" or self.atomic is None:
+            return False
+        self.atomic, self._on_oom = None, "raise"
+        if self._whole is not None:
+            self._whole.around = lambda step: step
+        self._build()
+        return True
 
     def _prepare(self, data: Any) -> None:
         """Make the variables of the model, of its optimizer and of metrics, so that the step finds them."""

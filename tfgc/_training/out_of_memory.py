@@ -25,8 +25,9 @@ _SHARE = 0.8
 
 def check_on_oom(on_oom: str | None) -> None:
     """Raise for a value of `on_oom` that there is not."""
-    if on_oom not in (None, "replan"):
-        raise OptionError(f"on_oom={on_oom!r}: must be None or 'replan'{did_you_mean(on_oom, ['replan'])}")
+    if on_oom not in (None, "replan", "raise"):
+        hint = did_you_mean(on_oom, ["replan", "raise"])
+        raise OptionError(f"on_oom={on_oom!r}: must be None, 'replan' or 'raise'{hint}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -67,9 +67,9 @@ def train_step(
         run_eagerly: Run the step in Python, with every segment compiled, instead
             of the whole step as one `tf.function`.
         jit_compile: Compile the step with XLA.
-        on_oom: What to do when a step runs out of memory. None: raise. "replan": put back the state from before the
-            step, plan for less, run the step again by that plan, and warn. The update of the weights then waits for
-            all gradients, which may hold more of them at once.
+        on_oom: What to do when a step runs out of memory. None or "raise": raise. "replan": put back the state from
+            before the step, plan for less, run the step again by that plan, and warn. The update of the weights then
+            waits for all gradients, which may hold more of them at once.
 
     Returns:
         `step(x, y=None, sample_weight=None) -> dict`, with the loss of this batch and
@@ -113,7 +113,7 @@ def train_step(
     keras_names.check_metrics(metrics or (), model)
     out_of_memory.check_on_oom(on_oom)
     replicas = tf.distribute.has_strategy()
-    if on_oom is not None and replicas:
+    if on_oom == "replan" and replicas:
         raise OptionError("on_oom='replan': a step of several replicas cannot be taken back; leave it out")
     strategies.check_plan(plan)
     mode = "compiled" if run_eagerly else "xla" if jit_compile else "graph"
@@ -140,7 +140,7 @@ def train_step(
             )
         return trainer.step(x, y, sample_weight)
 
-    atomic = AtomicStep(trainer, [used], mode) if on_oom else None
+    atomic = AtomicStep(trainer, [used], mode) if on_oom == "replan" else None
     whole = step if atomic is None else atomic.around(step)
     options: dict[str, Any] = {"reduce_retracing": True, "jit_compile": jit_compile}
     make = (lambda: whole) if run_eagerly else functools.partial(tf.function, whole, autograph=False, **options)

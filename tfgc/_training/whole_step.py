@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._errors import UnsupportedModelError
+from tfgc._errors import InfeasibleBudgetError, UnsupportedModelError
 from tfgc._framework import fit_loop, keras_models, private_api
 from tfgc._planning import batch_specs, compiled_plans, function_peaks, function_trace, promised, step_traces
 from tfgc._planning.batch_specs import Signature
@@ -43,6 +43,7 @@ class WholeStep:
         self.made: RecentlyUsed[Signature, PlannedStep] = RecentlyUsed(_MOST_PLANS)
         self._was_built = False
         self.around: Callable[[Callable], Callable] = lambda step: step  # what makes a step one to be taken back
+        self.lighten: Callable[[], bool] = lambda: False  # makes it one that needs less, if there is one
         self.latest: Signature | None = None  # None where the latest step ran otherwise
         if request.options:
             self.request = dataclasses.replace(request, strategy=request.chosen)
@@ -125,7 +126,13 @@ class WholeStep:
         results, made_bytes = function_peaks.measured(run, (), {}, plans is None)
         plans = None if self.latest is None else self._plans.get(self.latest)
         if made_bytes is not None and plans is not None and plans.is_watched:
-            if plans.saw(made_bytes):
+            try:
+                is_changed = plans.saw(made_bytes)
+            except InfeasibleBudgetError:
+                if self.lighten():
+                    return results
+                raise
+            if is_changed:
                 self._say(plans.watch.change)
                 self.build_again()
                 build()
