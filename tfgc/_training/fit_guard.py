@@ -139,7 +139,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
         return self._function(iter([data]))
 
     def _lighten(self) -> bool:
-        """Update weights as gradients come from now on, where nobody asked to wait for all; whether that is another way."""
+        """Update weights as gradients come from now on, where nobody asked to wait; whether that is another way."""
         if self._on_oom == "replan" or self.atomic is None:
             return False
         self.atomic, self._on_oom = None, "raise"
