@@ -113,7 +113,6 @@ class LargestBatch:
 
     batch_size: int  # 0 if not even one sample fits
     needed_bytes: int  # of the whole step, its data included, as `Prediction.needed_bytes`; of one sample if none fits
-    sample_bytes: float  # what one more sample needs
     node: str  # the node that runs at the peak
     plan: str | None = None  # the plan as JSON; None for plain training
 
