@@ -594,7 +594,7 @@ def test_command_line(tmp_path):
     ("arguments", "code", "words"),
     [
         pytest.param(["compare", "resnet5", "--batch-size", "2"], 1, "did you mean 'resnet50", marks=pytest.mark.slow),
-        (["compare", "sample_cnn", "--batch-size", "0"], 1, "batch_size=0"),
+        (["compare", "sample_cnn", "--batch-size", "0"], 2, "0 is not in the range x>=1"),
         (["compare", "sample_cnn", "--batch-size", "2", "--json", "/no/such/folder/x.json"], 1, "cannot write"),
         (["compare", "sample_cnn"], 2, "--batch-size"),
         pytest.param(["compare", "no.module:f", "--batch-size", "2"], 1, "no.module:f", marks=pytest.mark.gate),

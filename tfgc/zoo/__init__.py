@@ -62,7 +62,7 @@ def build(name: str, image_size: int | None = None) -> keras.Model:
     if name.endswith(".keras"):
         return _saved(name)
     if ":" in name:
-        with _names.importing(name):
+        with _names.importing("the builder", name):
             builder = cast("Callable[..., keras.Model]", _user_modules.function(name))
         return checked(name, _attempt(name, lambda: _call(builder, (), image_size, name)))
     base, arguments = _names.parsed(name)

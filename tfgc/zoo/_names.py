@@ -29,7 +29,7 @@ def check(name: Any, image_size: int | None = None) -> None:
             )
         return
     if ":" in name:
-        with importing(name):
+        with importing("the builder", name):
             _user_modules.check(name.partition(":")[0])
         return
     base, arguments = parsed(name)
@@ -63,11 +63,12 @@ def plain(name: str) -> str:
 
 
 @contextlib.contextmanager
-def importing(name: str) -> Iterator[None]:
+def importing(what: str, name: str) -> Iterator[None]:
+    """Raise `OptionError` where `name`, which is to name `what`, cannot be imported."""
     try:
         yield
     except ImportError as error:
-        raise OptionError(f"cannot import the builder {name!r}: {error}; it is written module:function") from error
+        raise OptionError(f"cannot import {what} {name!r}: {error}; it is written module:function") from error
 
 
 def refuse(image_size: int | None, name: str, why: str) -> None:

@@ -2,7 +2,7 @@
 
 import click
 
-from tfgc._cli import choices, options, values
+from tfgc._cli import choices, options
 from tfgc._errors import TfgcError
 
 
@@ -10,12 +10,12 @@ from tfgc._errors import TfgcError
 @options.network_options
 @click.option(
     "--strategy",
-    type=values.Names(),
+    callback=options.parsed(options.names),
     help="Comma-separated strategies; sqrt:8 means sqrt with 8 segments.  "
     "[default: none with a plan, budget with a budget, else sqrt]",
 )
 @click.option("--plan", "plan_paths", multiple=True, type=options.INPUT, help="Measure this plan file; repeatable.")
-@click.option("--budget", type=options.BUDGET, help="Memory for the whole step, for strategies that take a budget.")
+@click.option("--budget", help="Memory for the whole step, for strategies that take a budget.")
 @click.option(
     "--mode",
     "modes",

@@ -2,7 +2,7 @@
 
 import click
 
-from tfgc._cli import choices, options, values
+from tfgc._cli import choices, options
 from tfgc._errors import OptionError
 
 
@@ -23,7 +23,7 @@ def command(
     network: choices.NetworkChoice,
     budget: str,
     strategy: str | None,
-    strategy_options: values.Settings,
+    strategy_options: choices.Settings,
     optimizer: str | None,
     mode: str,
     confirm: bool,
