@@ -116,16 +116,9 @@ def in_turn(*seconds):
 def test_a_difference_within_the_spread_is_called_that():
     plain = dataclasses.replace(in_turn(1.0, 1.0, 1.0, 1.0, 1.0), case="plain", peak_bytes=800)
     slower, noisy = in_turn(1.2, 1.25, 1.3, 1.1, 1.2), in_turn(0.7, 1.25, 0.5, 1.1, 0.6)
-    once = (dataclasses.replace(plain, round_seconds=(1.0,)), in_turn(0.5))
-    for ours, cell, words in (
-        (slower, "+20 % (+10 to +30)", "is 20 % slower (+10 to +30 % in 5 steps in turn)"),
-        (noisy, "within the spread (-50 to +25 %)", "takes as long, within the spread of 5 steps in turn"),
-    ):
+    for ours, cell in ((slower, "+20 % (+10 to +30)"), (noisy, "within the spread (-50 to +25 %)")):
         assert command_tables.rows([plain, ours])[1][-1] == cell
-        assert words in study_summary.summary(Study("net", 8, (plain, ours)))
-        assert "faster" not in study_summary.summary(Study("net", 8, (plain, ours)))
-    assert "is 50 % faster in one step" in study_summary.summary(Study("net", 8, once))
-    assert "timed apart, which tells little" in study_summary.summary(Study("net", 8, tuple(RECORDS)))
+        assert f"overhead {cell}." in study_summary.summary(Study("net", 8, (plain, ours)))
 
 
 @pytest.mark.parametrize(("rounds", "left_out"), [(2, 0), (5, 0), (7, 0), (8, 1), (9, 1), (11, 2), (20, 5)])

@@ -2,7 +2,7 @@
 
 import io
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 import rich.console
@@ -33,17 +33,6 @@ def baselines(records: Sequence[Measurement]) -> list[str]:
     return [name for name in BASELINES if name in asked]
 
 
-def heads(plain: Sequence[str], process: str = "process", relation: str = "") -> tuple[str, ...]:
-    """The heads of the columns of `rows`.
-
-    >>> heads(["plain-graph"], relation="against plain-")
-    ('case', 'needs', 'saved against plain-graph', 'process', 'step', 'overhead against plain-graph')
-    """
-    modes = [relation + name.removeprefix("plain-") for name in plain]
-    saved, overheads = ([f"{what} {mode}" for mode in modes] for what in ("saved", "overhead"))
-    return "case", "needs", *saved, process, "step", *overheads
-
-
 def rows(records: Sequence[Measurement]) -> list[list[str]]:
     """The cells of the comparison table, as text: a list of rows."""
     named = {record.name: record for record in records}
@@ -53,23 +42,22 @@ def rows(records: Sequence[Measurement]) -> list[list[str]]:
         if record.status != "ok":
             table.append([record.name, record.status, *[""] * (2 + 2 * len(plain))])
             continue
-        cells = [record.name, _text(format_bytes, record.needed_bytes)]
-        ratios = [_ratios(record, baseline) for baseline in plain]
-        saved, overheads = zip(*ratios) if ratios else ((), ())
-        resident = _text(format_bytes, record.process_peak_bytes)
-        cells += [*saved, resident, pace.seconds(record), *overheads]
-        table.append(cells)
+        saved = ["baseline" if record is one else format_percent(record.saved(one)) for one in plain]
+        overheads = ["baseline" if record is one else pace.overhead(record, one) for one in plain]
+        needs, resident = (
+            "" if count is None else format_bytes(count) for count in (record.needed_bytes, record.process_peak_bytes)
+        )
+        table.append([record.name, needs, *saved, resident, pace.seconds(record), *overheads])
     return table
-
-
-def _text(form: Callable[[Any], str], value: float | None) -> str:
-    return "" if value is None else form(value)
 
 
 def comparison(records: Sequence[Measurement]) -> TextTable:
     """The table of memory and time for a terminal, a row a case."""
     title = f"{records[0].network}, batch {records[0].batch_size}"
-    return TextTable(title, heads(baselines(records)), rows(records), _legend(records))
+    modes = [name.removeprefix("plain-") for name in baselines(records)]
+    saved, overheads = ([f"{what} {mode}" for mode in modes] for what in ("saved", "overhead"))
+    heads = ("case", "needs", *saved, "process", "step", *overheads)
+    return TextTable(title, heads, rows(records), _legend(records))
 
 
 def text(table: Any) -> str:
@@ -86,13 +74,6 @@ def print_table(table: Any, file: TextIO | None = None) -> None:
     if not console.is_terminal:
         console = rich.console.Console(file=file, width=140)
     console.print(table)
-
-
-def _ratios(record: Measurement, baseline: Measurement | None) -> tuple[str, str]:
-    """The part of what the baseline needs that is saved, and the overhead, as text."""
-    if record is baseline:
-        return "baseline", "baseline"
-    return format_percent(record.saved(baseline)), pace.overhead(record, baseline)
 
 
 def _legend(records: Sequence[Measurement]) -> str:

@@ -59,7 +59,6 @@ def _html(listed: list[Results], studies: list[Study]) -> str:
         .render(
             title=_title(studies),
             studies=drawn,
-            overview=study_tables.overview(studies) if len(studies) > 1 else None,
             predicted=_drawn(plots.predicted(studies), "p0"),
             glossary=study_summary.GLOSSARY,
             commands=_commands(listed),
@@ -77,8 +76,6 @@ def _drawn(plot: svg.Plot | None, key: str) -> dict[str, str] | None:
 def _markdown(listed: list[Results], studies: list[Study]) -> str:
     escape = markdown.escape
     parts = [f"# {escape(_title(studies))}\n"]
-    if len(studies) > 1:
-        parts.append(markdown.table(study_tables.overview(studies), 2))
     for study in studies:
         parts += [f"## {escape(study_summary.heading(study))}\n", escape(study_summary.summary(study)) + "\n"]
         compared = filter(None, [study_tables.compared(study)])

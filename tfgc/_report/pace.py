@@ -32,14 +32,9 @@ def overhead(record: Measurement, baseline: Measurement | None) -> str:
     if extra is None or spread is None:
         return format_percent(extra, "+.0f")
     low, high = (f"{100 * end:+.0f}" for end in spread)
-    if within(spread):
+    if spread[0] <= 0 <= spread[1]:
         return f"within the spread ({low} to {high} %)"
     return f"{format_percent(extra, '+.0f')} ({low} to {high})"
-
-
-def within(spread: tuple[float, float]) -> bool:
-    """Whether a spread of overheads leaves open which of two steps is the faster one."""
-    return spread[0] <= 0 <= spread[1]
 
 
 def timing(records: Sequence[Measurement]) -> str:
@@ -58,17 +53,3 @@ def timing(records: Sequence[Measurement]) -> str:
     return (
         f"{words}, and the {'spread, which holds the true median 9 times in 10' if rounds > 4 else 'least and most'}."
     )
-
-
-def verdict(record: Measurement, baseline: Measurement) -> str:
-    """How much slower a case is than a plain one, if steps in turn can tell."""
-    overhead, spread = record.against(baseline)[1], record.spread(baseline)
-    if overhead is None:
-        return ""
-    words = f"is {format_percent(abs(overhead), '.0f')} {'slower' if overhead >= 0 else 'faster'}"
-    if spread is None:
-        return f"{words}, timed apart, which tells little" if len(record.round_seconds) != 1 else f"{words} in one step"
-    low, high, rounds = *(f"{100 * end:+.0f}" for end in spread), len(record.round_seconds)
-    if within(spread):
-        return f"takes as long, within the spread of {rounds} steps in turn ({low} to {high} %)"
-    return f"{words} ({low} to {high} % in {rounds} steps in turn)"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfgc._records.front import FrontPoint
-from tfgc._records.measurement import Measurement, Study
+from tfgc._records.measurement import Study
 from tfgc._report import plan_plot, study_summary, study_tables
 from tfgc._report.svg import CARD, INK, LINE, MARKERS, MUTED, SERIES, Plot, legend, legend_height, short, unit_of
 from tfgc._units import format_bytes, format_percent
@@ -17,7 +17,6 @@ def of_study(study: Study) -> list[Plot]:
     """All plots that the results of one study allow."""
     drawn = [
         memory(study),
-        closer(study),
         front(study),
         *(plan_plot.plan(study_summary.heading(study), name, parts) for name, parts in study_tables.plans(study)),
     ]
@@ -26,22 +25,8 @@ def of_study(study: Study) -> list[Plot]:
 
 def memory(study: Study) -> Plot | None:
     """Allocated bytes over one step, a line a case."""
-    return _memory(study, study.records, "Memory over one step")
-
-
-def closer(study: Study) -> Plot | None:
-    """The same for recomputed cases alone, where plain ones would dwarf them."""
-    plain, recomputed = ([r for r in study.records if (r.case == "plain") is kind] for kind in (True, False))
-    tops = (max((count for r in records for _, count in r.timeline), default=0) for records in (plain, recomputed))
-    top_of_plain, top = tops
-    if top == 0 or top > 0.4 * top_of_plain:
-        return None
-    return _memory(study, recomputed, "Memory over one step, recomputed cases alone")
-
-
-def _memory(study: Study, records: Sequence[Measurement], title: str) -> Plot | None:
+    records = [r for r in study.records if r.timeline]
     recomputed = [r for r in records if r.case != "plain"]
-    records = [r for r in records if r.timeline]
     if not records:
         return None
     lines = [[(second, (r.resident_bytes or 0) + count) for second, count in r.timeline] for r in records]
@@ -74,7 +59,9 @@ def _memory(study: Study, records: Sequence[Measurement], title: str) -> Plot | 
     most = (format_bytes(max(count for _, count in line)) for line in lines)
     peaks = ", ".join(f"{r.name} {peak}" for r, peak in zip(records, most))
     words = f"A line a case, in {unit} over seconds; plain cases are dashed. The highest points: {peaks}."
-    return Plot(study_summary.heading(study), title, words, draw, 2.2 + legend_height([*names, *failed]))
+    return Plot(
+        study_summary.heading(study), "Memory over one step", words, draw, 2.2 + legend_height([*names, *failed])
+    )
 
 
 def front(study: Study) -> Plot | None:

@@ -8,7 +8,7 @@ from tfgc._records.measurement import Results, Study
 from tfgc._records.predicted import SegmentSummary
 from tfgc._records.table import TextTable
 from tfgc._report import command_tables, pace, study_summary
-from tfgc._units import format_bytes, format_percent, format_seconds
+from tfgc._units import format_bytes, format_percent
 
 
 def joined(results: Sequence[Results]) -> list[Study]:
@@ -34,13 +34,7 @@ def compared(study: Study) -> TextTable | None:
     """Memory and time, a row a case; None if nothing was run."""
     if not study.records:
         return None
-    cells = [
-        [row[0], row[1] if r.status == "ok" else "", *row[2:], r.status]
-        for r, row in zip(study.records, command_tables.rows(study.records))
-    ]
-    heads = command_tables.heads(command_tables.baselines(study.records), "process peak", "against plain-")
-    note = f"Step: {pace.timing(study.records)}"
-    return TextTable("Memory and time", (*heads, "result"), cells, note)
+    return dataclasses.replace(command_tables.comparison(study.records), title="Memory and time")
 
 
 def losses(study: Study) -> TextTable | None:
@@ -140,21 +134,3 @@ def plan(name: str, parts: Sequence[SegmentSummary]) -> TextTable:
         add(str(i), part)
     heads = ("segment", "first ... last node", "nodes", "mode", "stored", "inside")
     return TextTable(f"Segments of {name}", heads, cells)
-
-
-def overview(studies: Sequence[Study]) -> TextTable:
-    """The best case of each study, a row a study."""
-    plain = command_tables.baselines([record for study in studies for record in study.records])
-    cells = []
-    for study in studies:
-        least = study_summary.best(study)
-        row = [study_summary.heading(study), *[""] * (3 + 2 * len(plain))]
-        if least is not None:
-            shares = []
-            for baseline in (study_summary.plain(study, name) for name in plain):
-                shares += [format_percent(least.saved(baseline)), format_percent(least.against(baseline)[1], "+.0f")]
-            seconds = "" if least.step_seconds is None else format_seconds(least.step_seconds)
-            row[1:] = [least.name, format_bytes(least.needed_bytes or 0), seconds, *shares]
-        cells.append(row)
-    ratios = [f"{what} against {name}" for name in plain for what in ("saved", "overhead")]
-    return TextTable("Networks", ("network", "needs least", "needs", "step", *ratios), cells)
