@@ -369,7 +369,7 @@ def test_two_functions_of_one_name_are_two_plans(plan_file, tmp_path):
     wanted = [pieces(2), pieces(4), "sqrt"]
     cases = case_choice.plan_cases(chain, 4, wanted, modes=["graph"], plans=named)
     assert [case.case for case in cases[2:]] == ["<lambda>", "<lambda> #2", "sqrt", "plain #2", "sqrt #2"]
-    found = worker.predict(PredictionJob(tuple(cases)))
+    found = worker.done(PredictionJob(tuple(cases)))
     made = [plans.Plan.from_json(found.of(case).plan) for case in cases[2:4]]
     assert len(made[0].segments) > len(made[1].segments) > 1
 
@@ -378,7 +378,7 @@ def test_the_child_plans_for_its_batch_and_input_sizes():
     shapes = {"tokens": (1024,)}
     cases = case_choice.plan_cases(open_tokens, 4, steps=1, budget="80%", input_shapes=shapes)
     keras.utils.clear_session()  # names of layers as in a process of its own
-    found = worker.predict(PredictionJob(tuple(cases)))
+    found = worker.done(PredictionJob(tuple(cases)))
     keras.utils.clear_session()
     plan = tfgc.plan(open_tokens(), 4, budget="80%", input_shapes=shapes, optimizer=keras.optimizers.SGD(), loss="mse")
     assert len(plan.segments) > 1
@@ -391,7 +391,7 @@ def test_the_child_plans_for_its_batch_and_input_sizes():
         "budget(80%)-graph",
     }
     with pytest.raises(OptionError, match="--input tokens="):
-        worker.measure(case_choice.plan_cases(open_tokens, 4, steps=1)[0])
+        worker.done(case_choice.plan_cases(open_tokens, 4, steps=1)[0])
 
 
 def test_the_child_answers_why_a_plan_does_not_fit(plan_file):
@@ -399,16 +399,16 @@ def test_the_child_answers_why_a_plan_does_not_fit(plan_file):
         PredictionJob(tuple(case_choice.plan_cases(build, 4, plans=[plan_file], input_shapes=shapes)))
         for build, shapes in ((chain, None), (open_tokens, {"tokens": (8,)}))
     )
-    assert worker.predict(fitting).cases["plan.json-graph"].parts
+    assert worker.done(fitting).cases["plan.json-graph"].parts
     with pytest.raises(PlanMismatchError, match=r"plan\.json: .*made for another model"):
-        worker.predict(other)
+        worker.done(other)
 
 
 def test_what_cannot_be_planned_is_tried_once_for_all_modes(monkeypatch):
     asked, chosen = [], ahead.chosen
     monkeypatch.setattr(ahead, "chosen", lambda plans, request: asked.append(request) or chosen(plans, request))
     cases = case_choice.plan_cases(chain, 64, ["budget"], budget=1000)
-    found = worker.predict(PredictionJob(tuple(cases), front=True))
+    found = worker.done(PredictionJob(tuple(cases), front=True))
     assert [request.budget for request in asked] == [1000]
     assert [name for name, case in found.cases.items() if "no plan fits in 1,000 bytes" in case.error] == [
         "budget(1000)-compiled", "budget(1000)-graph",

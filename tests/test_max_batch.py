@@ -231,7 +231,7 @@ def children(monkeypatch):
         seen.append(case)
         return record(case, 120_000 if case.case == "plain" else 30_000)
 
-    monkeypatch.setattr(process, "ask", worker.search)
+    monkeypatch.setattr(process, "ask", worker.done)
     monkeypatch.setattr(compare, "run", run)
     return seen
 
@@ -375,7 +375,7 @@ def test_the_command_prints_a_table_and_json(children, tmp_path):
 def test_a_real_child_measures_what_is_predicted():
     """Larger tensors than those that the reported peak leaves out."""
     keras.utils.clear_session()  # names of layers as in a process of its own
-    asked = worker.search(MaxBatchJob("conv", ("test_max_batch:conv", 128), 60_000_000, optimizer="sgd"))
+    asked = worker.done(MaxBatchJob("conv", ("test_max_batch:conv", 128), 60_000_000, optimizer="sgd"))
     assert asked.plain.batch_size < asked.recomputed.batch_size
     case = Case(
         "conv", ("test_max_batch:conv", 128), "least", "graph", asked.recomputed.batch_size, plan=asked.recomputed.plan,

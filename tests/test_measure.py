@@ -323,7 +323,7 @@ def test_errors_of_a_prediction_are_raised_again(monkeypatch):
 
 def test_a_case_that_fails_says_why():
     case = case_choice.plan_cases(small, 2, ["sqrt:999"])[-1]
-    record = compare.run(case, worker.predict(PredictionJob((case,))).of(case))
+    record = compare.run(case, worker.done(PredictionJob((case,))).of(case))
     assert record.status == "failed"
     assert "segments=999" in record.detail
 
@@ -337,10 +337,10 @@ def test_a_plain_model_that_cannot_be_trained_is_an_error():
 def test_nothing_is_measured_after_plain_training_failed_in_both_modes(monkeypatch, capsys):
     def measure(case, _):
         with pytest.raises(tfgc.TfgcError, match="no trainable weights") as error:
-            worker.measure(case)
+            worker.done(case)
         return Measurement(case.network, case.case, case.mode, 2, status="failed", detail=str(error.value))
 
-    monkeypatch.setattr(process, "ask", worker.predict)
+    monkeypatch.setattr(process, "ask", worker.done)
     monkeypatch.setattr(compare, "run", measure)
     with pytest.raises(tfgc.TfgcError, match="no trainable weights"):
         tfgc.compare(frozen, 2, verbose=0)
@@ -634,9 +634,9 @@ def test_saved_models_and_builders_are_networks_too(tmp_path):
 def test_the_child_measures_what_the_case_says():
     cases = case_choice.plan_cases(small, 8, ["uniform:2"], steps=1)
     keras.utils.clear_session()  # names of layers as in a process of its own
-    plans = worker.predict(PredictionJob(tuple(cases)))
+    plans = worker.done(PredictionJob(tuple(cases)))
     keras.utils.clear_session()
-    found = worker.measure(dataclasses.replace(cases[2], plan=plans.of(cases[2]).plan))
+    found = worker.done(dataclasses.replace(cases[2], plan=plans.of(cases[2]).plan))
     assert found["detail"] == "2 segments"
     assert len(found["losses"]) == 2
 
@@ -659,7 +659,7 @@ def class_beside_scores():
 @pytest.mark.parametrize("build", [two_precisions, class_beside_scores])
 def test_models_with_outputs_of_several_dtypes_are_measured(build):
     (case, *_) = case_choice.plan_cases(build, 4, steps=1, modes="graph")
-    before, after = worker.measure(case)["losses"]
+    before, after = worker.done(case)["losses"]
     assert after < before
 
 
@@ -671,7 +671,7 @@ def class_alone():
 def test_a_model_without_an_output_to_train_is_refused_with_the_reason():
     (case, *_) = case_choice.plan_cases(class_alone, 4)
     with pytest.raises(tfgc.TfgcError, match="no output of floating-point numbers"):
-        worker.measure(case)
+        worker.done(case)
 
 
 def ordered():
@@ -682,7 +682,7 @@ def ordered():
 
 def test_inputs_that_are_an_ordered_dict_get_the_noise_of_their_shape():
     (case, *_) = case_choice.plan_cases(ordered, 4, steps=1)
-    assert len(worker.measure(case)["losses"]) == 2
+    assert len(worker.done(case)["losses"]) == 2
 
 
 def test_modes_that_are_repeated_are_measured_once():

@@ -121,7 +121,7 @@ def _timed(cases: Sequence[Case], records: list[Measurement]) -> list[Measuremen
     able = [case for case, record in zip(cases, records) if record.status == "ok"]
     if len(able) < 2:
         return records
-    ended = process.run(TurnsJob(tuple(able), able[0].steps))
+    ended = process.run(TurnsJob(tuple(able)))
     seconds = ended.reply.found if ended.reply is not None else None
     if not isinstance(seconds, dict):
         return records

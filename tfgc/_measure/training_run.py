@@ -6,7 +6,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -17,7 +17,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import TfgcError
 from tfgc._framework import memory_counts
 from tfgc._measure import any_model, examples, step_timeline
-from tfgc._records.job import Case, TurnsJob
+from tfgc._records.job import Case
 from tfgc._tracing import synthetic
 from tfgc._training import enable
 
@@ -58,19 +58,19 @@ def measure(case: Case) -> dict[str, Any]:
     }
 
 
-def in_turn(job: TurnsJob) -> dict[str, tuple[float, ...]]:
-    """Time the cases of a job here and now, step by step in turn; return the seconds of each round by `Case.name`.
+def in_turn(cases: Sequence[Case]) -> dict[str, tuple[float, ...]]:
+    """Time cases here and now, step by step in turn; return the seconds of each round by `Case.name`.
 
     The machine gets slower and faster meanwhile, by more than plans differ: only steps of one round compare.
     """
     memory_counts.count_on_cpu()
     steps = {}
-    for case in job.cases:
+    for case in cases:
         keras.utils.clear_session()  # The same names in each, which plans go by.
         model, batch, plan = _made(case)
         steps[case.name] = functools.partial(_step(model, case, plan), *batch)
     seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(job.rounds + 1):
+    for _ in range(cases[0].steps + 1):
         for name, step in steps.items():
             begin = time.perf_counter()
             float(step())
