@@ -48,7 +48,8 @@ def _reply(job: Job) -> Reply:
 def done(job: Job) -> Any:
     """Do a job here and now; return what it finds, as in `Reply`."""
     first = job.cases[0] if isinstance(job, (TurnsJob, PredictionJob)) else job
-    if isinstance(job, (Case, TurnsJob)) and (limit := first.memory_limit) is not None:
+    limit = first.memory_limit if isinstance(first, Case) and not isinstance(job, PredictionJob) else None
+    if limit is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     from tfgc._measure import predict_cases, predict_max_batch, training_run
 

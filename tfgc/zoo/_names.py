@@ -10,11 +10,14 @@ from typing import Any
 from tfgc import _user_modules
 from tfgc._errors import OptionError, TfgcError, check_int, did_you_mean
 from tfgc._units import parse_count
-from tfgc.zoo._catalogue import catalogue
+from tfgc.zoo._catalogue import Network, catalogue
 
 
-def check(name: Any, image_size: int | None = None) -> None:
-    """Raise what `build` would for a name that it does not know, without importing TensorFlow or Keras."""
+def check(name: Any, image_size: int | None = None) -> tuple[Network, list[int | None]] | None:
+    """The network that a name stands for and its arguments, None for a file or a builder; raise for what is unknown.
+
+    Imports neither TensorFlow nor Keras.
+    """
     if not isinstance(name, str):
         raise OptionError(f"{name!r} is no name of a network: give one such as 'resnet50'")
     if image_size is not None:
@@ -27,39 +30,32 @@ def check(name: Any, image_size: int | None = None) -> None:
             raise TfgcError(
                 f"{name!r} is not a saved Keras model, or a damaged one: save it again with model.save(path)"
             )
-        return
+        return None
     if ":" in name:
         with importing("the builder", name):
             _user_modules.check(name.partition(":")[0])
-        return
-    base, arguments = parsed(name)
+        return None
+    called = re.fullmatch(r"(\w+)\(([\d, ]*)\)", name)
+    base, words = (name, "") if called is None else called.groups()
+    arguments = [parse_count(word.strip()) for word in words.split(",") if word.strip()]
     known = {network.name: network for network in catalogue()}
-    network, own = known.get(base), [name for name, network in known.items() if network.family]
+    own = [network.name for network in known.values() if network.family]
     if None in arguments:
         raise OptionError(f"{name!r}: arguments must be integers with commas between them")
-    if base != name and base not in own:
+    if called is not None and base not in own:
         raise OptionError(f"{name!r}: only tfgc's own networks take arguments ({', '.join(own)})")
-    if network is None and (plain(base) not in known or plain(base) in own):
+    plain = name.lower().replace("_", "").replace("-", "")  # as people write those of Keras
+    network = known.get(base) or (None if plain in own else known.get(plain))
+    if network is None:
         raise OptionError(
             f"there is no network {name!r}{did_you_mean(name.lower(), known)} (available: {', '.join(own)}, "
             "those of keras.applications such as resnet50, module:function, and .keras files)"
         )
-    if network is not None and len(arguments) > len(network.arguments):
+    if len(arguments) > len(network.arguments):
         raise OptionError(f"{name!r}: it takes at most {len(network.arguments)}: {', '.join(network.arguments)}")
-    if network is not None and "image_size" not in network.arguments:
+    if "image_size" not in network.arguments:
         refuse(image_size, name, "it takes no image_size")
-
-
-def parsed(name: str) -> tuple[str, list[int | None]]:
-    """The network and the arguments that a name such as `big_cnn(3, 9)` stands for; None for what is no integer."""
-    called = re.fullmatch(r"(\w+)\(([\d, ]*)\)", name)
-    if called is None:
-        return name, []
-    return called[1], [parse_count(word.strip()) for word in called[2].split(",") if word.strip()]
-
-
-def plain(name: str) -> str:
-    return name.lower().replace("_", "").replace("-", "")
+    return network, arguments
 
 
 @contextlib.contextmanager
