@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tfgc._records.measurement import Results, Study
 from tfgc._records.predicted import SegmentSummary
 from tfgc._records.table import TextTable
-from tfgc._report import command_tables, pace, study_summary
+from tfgc._report import command_tables, fronts, pace, study_summary
 from tfgc._units import format_bytes, format_percent
 
 
@@ -28,6 +28,19 @@ def joined(results: Sequence[Results]) -> list[Study]:
         else:
             studies.append(study)
     return studies
+
+
+def shown(study: Study) -> list[TextTable]:
+    """The tables of a study that a page shows at once."""
+    bought = fronts.budgets(study.front) if study.front and study.front.choices else None
+    return [sheet for sheet in (compared(study), predicted(study), bought) if sheet is not None]
+
+
+def folded(study: Study) -> list[TextTable]:
+    """The tables of a study that a page shows when they are opened."""
+    made = [fronts.table(study.front) if study.front else None]
+    made += [plan(name, parts) for name, parts in plans(study)]
+    return [sheet for sheet in (*made, losses(study)) if sheet is not None]
 
 
 def compared(study: Study) -> TextTable | None:
