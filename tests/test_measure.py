@@ -25,7 +25,7 @@ import tfgc
 from tfgc import Measurement, zoo
 from tfgc._cli.group import cli
 from tfgc._errors import OptionError
-from tfgc._measure import case_choice, compare, process, step_timeline, training_run, worker
+from tfgc._measure import case_choice, compare, process, training_run, worker
 from tfgc._records import measurement, predicted, results_json
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.job import PredictionJob, Reply
@@ -284,14 +284,14 @@ def test_a_timeline_whose_step_fails_leaves_no_thread():
 
     before = threading.active_count()
     with pytest.raises(MemoryError):
-        step_timeline.timeline(fails, lambda: 0)
+        training_run.timeline(fails, lambda: 0)
     assert threading.active_count() == before
 
 
 def test_a_timeline_counts_from_before_its_step():
     """Also where the step is over before the thread takes its first sample."""
     allocated = [1000]
-    timeline = step_timeline.timeline(lambda: allocated.append(1600), lambda: allocated[-1])
+    timeline = training_run.timeline(lambda: allocated.append(1600), lambda: allocated[-1])
     assert timeline[0] == (0.0, 0)
 
 
