@@ -339,7 +339,7 @@ def test_a_comparison_in_which_all_cases_ran_out_of_memory_is_an_error_without_a
     path = tmp_path / "p.png"
     done = CliRunner().invoke(cli, ["compare", *CHAIN, "--plot", str(path)])
     assert (done.exit_code, path.exists()) == (1, False)
-    assert str(done.exception).startswith("nothing was measured: none of the 2 cases finished; chain, plain-eager: oom")
+    assert str(done.exception).startswith("2 of 2 cases of chain did not finish; plain-eager: oom")
     assert f"No plot was written to {str(path)!r}: no case finished." in done.stderr
 
 

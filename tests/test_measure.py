@@ -299,10 +299,13 @@ def test_it_is_an_error_if_nothing_was_measured():
     def study(*statuses):
         return Study("net", 8, tuple(Measurement("net", "sqrt", "graph", 8, s, "why") for s in statuses))
 
-    for studies in ([], [study("oom", "failed", "ok")], [study("failed"), study("ok")]):
-        compare.check_measured(studies)
-    with pytest.raises(tfgc.TfgcError, match="none of the 2 cases finished; net, sqrt-graph: failed, why"):
-        compare.check_measured([study("oom"), study("failed")])
+    for fine in (study(), study("oom", "ok")):
+        compare.check_measured(fine)
+    for wrong in (study("oom", "failed", "ok"), study("oom", "failed")):
+        with pytest.raises(tfgc.TfgcError, match="of net did not finish; sqrt-graph: failed, why"):
+            compare.check_measured(wrong)
+    with pytest.raises(tfgc.TfgcError, match="2 of 2 cases of net did not finish; sqrt-graph: oom, why"):
+        compare.check_measured(study("oom", "oom"))
 
 
 def test_errors_of_a_prediction_are_raised_again(monkeypatch):

@@ -36,12 +36,12 @@ class NetworkChoice:
     def __post_init__(self) -> None:
         """Raise what is wrong before TensorFlow is imported, which takes seconds."""
         from tfgc import _user_modules
-        from tfgc.zoo import _names
+        from tfgc.zoo import _catalogue
 
         _user_modules.install([os.getcwd()])
-        _names.check(self.name, self.image_size)
+        _catalogue.check(self.name, self.image_size)
         if self.example is not None:
-            with _names.importing("--example", self.example):
+            with _catalogue.importing("--example", self.example):
                 _user_modules.check(self.example.partition(":")[0])
 
     def sizes(self) -> dict[str, Any]:
@@ -73,9 +73,9 @@ def _batch(name: str) -> Any:
     """What the function returns that `--example` names as `module:function`."""
     import_quietly()
     from tfgc import _user_modules
-    from tfgc.zoo import _names
+    from tfgc.zoo import _catalogue
 
-    with _names.importing("--example", name):
+    with _catalogue.importing("--example", name):
         made: Any = _user_modules.function(name)
     try:
         return made()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tfgc._records.measurement import Measurement, Study
-from tfgc._report import pace
+from tfgc._report import command_tables
 from tfgc._units import format_bytes, format_percent
 
 GLOSSARY = (
@@ -69,7 +69,7 @@ def _against(study: Study, record: Measurement, name: str) -> str:
     baseline = plain(study, name)
     if baseline is None:
         return ""
-    facts = {"saved": format_percent(record.saved(baseline)), "overhead": pace.overhead(record, baseline)}
+    facts = {"saved": format_percent(record.saved(baseline)), "overhead": command_tables.overhead(record, baseline)}
     words = ", ".join(f"{name} {fact}" for name, fact in facts.items() if fact)
     return f"Against {name} ({format_bytes(baseline.needed_bytes or 0)}): {words}." if words else ""
 

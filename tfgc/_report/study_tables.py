@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tfgc._records.measurement import Results, Study
 from tfgc._records.predicted import SegmentSummary
 from tfgc._records.table import TextTable
-from tfgc._report import command_tables, fronts, pace, study_summary
+from tfgc._report import command_tables, fronts, study_summary
 from tfgc._units import format_bytes, format_percent
 
 
@@ -100,7 +100,7 @@ def predicted(study: Study) -> TextTable | None:
         if record.needed_bytes is not None:
             measured = format_bytes(record.needed_bytes)
             apart = format_percent(needs / record.needed_bytes - 1, "+.1f") if record.needed_bytes else ""
-            overhead = pace.overhead(record, study_summary.plain(study, record.baseline))
+            overhead = command_tables.overhead(record, study_summary.plain(study, record.baseline))
         cells.append([
             record.name, format_bytes(needs), measured, apart, format_percent(guess.overhead, "+.0f"),
             overhead, format_bytes(needs - guess.peak_bytes + guess.floor_bytes), guess.floor_node,

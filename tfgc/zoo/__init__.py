@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tfgc import _user_modules
 from tfgc._error_texts import one_line
 from tfgc._errors import OptionError, TfgcError
-from tfgc.zoo import _names
+from tfgc.zoo import _catalogue
 from tfgc.zoo._catalogue import catalogue
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ def build(name: str, image_size: int | None = None) -> keras.Model:
         >>> tfgc.zoo.build("sample_cnn", image_size=16).input_shape
         (None, 16, 16)
     """
-    found = _names.check(name, image_size)
+    found = _catalogue.check(name, image_size)
     if name.endswith(".keras"):
         return _saved(name)
     if found is None:
-        with _names.importing("the builder", name):
+        with _catalogue.importing("the builder", name):
             builder, arguments = cast("Callable[..., keras.Model]", _user_modules.function(name)), []
     else:
         builder, arguments = _builder(found[0]), found[1]
@@ -67,7 +67,7 @@ def build(name: str, image_size: int | None = None) -> keras.Model:
     return checked(name, made) if found is None else made
 
 
-def _builder(network: _names.Network) -> Callable[..., keras.Model]:
+def _builder(network: _catalogue.Network) -> Callable[..., keras.Model]:
     """The function that builds a network."""
     if network.family:
         return getattr(importlib.import_module(f"{__name__}.{network.family}"), network.name)
@@ -135,5 +135,5 @@ def _call(
     if image_size is None:
         return builder(*arguments)
     if "image_size" not in inspect.signature(builder).parameters:
-        _names.refuse(image_size, name, "it takes no image_size")
+        _catalogue.refuse(image_size, name, "it takes no image_size")
     return builder(*arguments, image_size=image_size)
