@@ -481,8 +481,7 @@ def test_tables_fit_the_window_with_every_figure_whole(width):
     trained = tuple(dataclasses.replace(record, losses=3 * record.losses) for record in RECORDS)
     tables = [
         (command_tables.comparison(records), command_tables.rows(records)),
-        (study_tables.losses(Study("net", 8, trained)), [["plain-eager", "1", "0.5", "baseline"]]),
-        (study_tables.losses_by_step(Study("net", 8, trained)), [["step 0", "1"], ["step 1", "0.5"]]),
+        (study_tables.losses(Study("net", 8, trained)), [["step 0", "1"], ["step 1", "0.5"]]),
         (fronts.table(FRONT), fronts.rows(FRONT)),
         (fronts.budgets(FRONT), fronts.budgets(FRONT).rows),
     ]
@@ -499,7 +498,7 @@ def test_tables_fit_the_window_with_every_figure_whole(width):
 def test_the_losses_of_many_steps_are_a_table_in_a_terminal():
     shown = [dataclasses.replace(r, losses=tuple(1 / (i + 3) for i in range(30))) for r in RECORDS[:3]]
     shown[2] = dataclasses.replace(shown[2], losses=(*shown[2].losses[:29], 33 / 32 / 32))
-    table = study_tables.losses_by_step(Study("net", 8, tuple(shown)))
+    table = study_tables.losses(Study("net", 8, tuple(shown)))
     assert table.heads == ("", "plain-eager", "plain-graph", "sqrt-graph")
     assert [row[0] for row in table.rows] == [*(f"step {i}" for i in range(30)), "largest relative difference"]
     assert list(table.rows[-1][1:]) == ["baseline", "baseline", "0.031"]

@@ -51,33 +51,23 @@ def compared(study: Study) -> TextTable | None:
 
 
 def losses(study: Study) -> TextTable | None:
-    """The loss of each step, a row a case; None if there are none."""
+    """The loss of each step, a column a case; None if there are none."""
     ran = [r for r in study.records if r.losses]
     if not ran:
         return None
-    steps = range(max(len(r.losses) for r in ran))
-    heads = ("case", *(f"step {i}" for i in steps), "largest relative difference")
-    cells = []
+    rows = [
+        [f"step {i}", *(f"{r.losses[i]:.7g}" if i < len(r.losses) else "" for r in ran)]
+        for i in range(max(len(r.losses) for r in ran))
+    ]
+    apart = ["largest relative difference"]
     for record in ran:
-        figures = [f"{record.losses[i]:.7g}" if i < len(record.losses) else "" for i in steps]
         baseline = study_summary.plain(study, record.baseline)
-        apart = "baseline" if record is baseline else ""
-        if baseline is not None and record is not baseline:
-            apart = f"{_apart(record.losses, baseline.losses):.2g}"
-        cells.append([record.name, *figures, apart])
+        figure = "" if baseline is None else f"{_apart(record.losses, baseline.losses):.2g}"
+        apart.append("baseline" if record is baseline else figure)
     note = (
         "The same weights and data in all cases. Differences are relative to the plain case in the same kind of loop."
     )
-    return TextTable("Loss of each step", heads, cells, note)
-
-
-def losses_by_step(study: Study) -> TextTable | None:
-    """`losses` for a terminal, which has no room for a column for each of many steps: a row a step, a column a case."""
-    table = losses(study)
-    if table is None:
-        return None
-    (_, *cases), *rows = zip(table.heads, *table.rows)
-    return dataclasses.replace(table, heads=("", *cases), rows=rows)
+    return TextTable("Loss of each step", ("", *(r.name for r in ran)), [*rows, apart], note)
 
 
 def _apart(losses: Sequence[float], expected: Sequence[float]) -> float:

@@ -64,7 +64,7 @@ def command(
     study = compare.study(cases, front=bool(json_path), marks=(budget,) if budget else ())
     if not options.emit_json(measurement.Results((study,), options.this_command()), json_path):
         command_tables.print_table(command_tables.comparison(study.records))
-        losses = study_tables.losses_by_step(study)
+        losses = study_tables.losses(study)
         if losses is not None:
             command_tables.print_table(losses)
     if plot_path:
