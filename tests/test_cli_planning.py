@@ -226,7 +226,6 @@ MISTAKES = [
     (["plan", "test_cli_planning:failing", "--batch-size", "8"], "RuntimeError: no luck"),
     (["plan", "test_cli_planning:subclassed", "--batch-size", "8"], "Own"),
     (["plan", "resnet50", "--batch-size", "8", "--image-size", "8"], "at least 32x32"),
-    (["plan", "test_cli_planning:chain", "--batch-size", "0"], "batch_size=0"),
     (["plan", *CHAIN, "--budget=-3"], "budget='-3'"),
     (["plan", *CHAIN, "--budget", "lots"], "budget='lots'"),
     (["plan", *CHAIN, "--budget", "-20%"], "budget='-20%'"),
@@ -237,16 +236,14 @@ MISTAKES = [
     (["plan", *CHAIN, "--strategy", "sqrt", "--option", "segments"], "key=value"),
     (["plan", *CHAIN, "--strategy", "sqrt", "--budget", "1GB"], "does not honour a budget"),
     (["plan", *CHAIN, "--strategy", "budget"], "needs budget="),
-    (["plan", *CHAIN, "--optimizer", "adamm"], "did you mean 'adam'"),
     (["plan", *CHAIN, "-o", "/no/such/plan.json"], "cannot write '/no/such/plan.json'"),
     (["plan", *OPEN], "--input tokens=128"),
     (["plan", *OPEN, "--input", "token=8", "--input", "tokens=8"], "did you mean 'tokens'"),
     (["plan", *OPEN, "--input", "tokens=8,8"], "does not fit input 'tokens'"),
-    (["plan", *OPEN, "--input", "tokens=0"], "--input tokens=0"),
+    (["plan", *OPEN, "--input", "tokens=0"], "--input 'tokens=0'"),
     (["plan", *OPEN, "--input", "tokens"], "--input 'tokens'"),
     (["explain", *CHAIN, "--plan", "none.json"], "cannot read the plan 'none.json'"),
     (["sweep", *CHAIN, "--plan", "none.json"], "cannot read the plan 'none.json'"),
-    (["sweep", *CHAIN, "--points", "1"], "points=1"),
     (["sweep", *CHAIN, "--budgets", ","], "name budgets"),
     (["sweep", *CHAIN, "--budgets", "1GB,no"], "budget='no'"),
     (["sweep", *CHAIN, "--plot", "/no/such.png"], "cannot write '/no/such.png'"),
@@ -267,7 +264,7 @@ MISTAKES = [
     (["plan", "sys:exit", "--batch-size", "8"], "'sys:exit' cannot be built: SystemExit"),
     (["plan", "os:getcwd", "--batch-size", "8"], "'os:getcwd' must return a keras.Model, it returned '/"),
     (["plan", "big_cnn(1 2)", "--batch-size", "8"], "'big_cnn(1 2)': arguments must be integers"),
-    (["plan", *CHAIN, "--example", ".a:b"], "--example '.a:b' cannot be imported"),
+    (["plan", *CHAIN, "--example", ".a:b"], "cannot import --example '.a:b'"),
     (["plan", *CHAIN, "--example", "sys:exit"], "--example 'sys:exit' cannot be called: SystemExit"),
 ]
 
@@ -342,7 +339,7 @@ def test_a_comparison_in_which_all_cases_ran_out_of_memory_is_an_error_without_a
     path = tmp_path / "p.png"
     done = CliRunner().invoke(cli, ["compare", *CHAIN, "--plot", str(path)])
     assert (done.exit_code, path.exists()) == (1, False)
-    assert str(done.exception).startswith("nothing was measured: none of the 2 cases finished; chain, plain-eager: oom")
+    assert str(done.exception).startswith("2 of 2 cases of chain did not finish; plain-eager: oom")
     assert f"No plot was written to {str(path)!r}: no case finished." in done.stderr
 
 
@@ -372,7 +369,7 @@ def test_two_functions_of_one_name_are_two_plans(plan_file, tmp_path):
     wanted = [pieces(2), pieces(4), "sqrt"]
     cases = case_choice.plan_cases(chain, 4, wanted, modes=["graph"], plans=named)
     assert [case.case for case in cases[2:]] == ["<lambda>", "<lambda> #2", "sqrt", "plain #2", "sqrt #2"]
-    found = worker.predict(PredictionJob(tuple(cases)))
+    found = worker.done(PredictionJob(tuple(cases)))
     made = [plans.Plan.from_json(found.of(case).plan) for case in cases[2:4]]
     assert len(made[0].segments) > len(made[1].segments) > 1
 
@@ -381,7 +378,7 @@ def test_the_child_plans_for_its_batch_and_input_sizes():
     shapes = {"tokens": (1024,)}
     cases = case_choice.plan_cases(open_tokens, 4, steps=1, budget="80%", input_shapes=shapes)
     keras.utils.clear_session()  # names of layers as in a process of its own
-    found = worker.predict(PredictionJob(tuple(cases)))
+    found = worker.done(PredictionJob(tuple(cases)))
     keras.utils.clear_session()
     plan = tfgc.plan(open_tokens(), 4, budget="80%", input_shapes=shapes, optimizer=keras.optimizers.SGD(), loss="mse")
     assert len(plan.segments) > 1
@@ -394,7 +391,7 @@ def test_the_child_plans_for_its_batch_and_input_sizes():
         "budget(80%)-graph",
     }
     with pytest.raises(OptionError, match="--input tokens="):
-        worker.measure(case_choice.plan_cases(open_tokens, 4, steps=1)[0])
+        worker.done(case_choice.plan_cases(open_tokens, 4, steps=1)[0])
 
 
 def test_the_child_answers_why_a_plan_does_not_fit(plan_file):
@@ -402,16 +399,16 @@ def test_the_child_answers_why_a_plan_does_not_fit(plan_file):
         PredictionJob(tuple(case_choice.plan_cases(build, 4, plans=[plan_file], input_shapes=shapes)))
         for build, shapes in ((chain, None), (open_tokens, {"tokens": (8,)}))
     )
-    assert worker.predict(fitting).cases["plan.json-graph"].parts
+    assert worker.done(fitting).cases["plan.json-graph"].parts
     with pytest.raises(PlanMismatchError, match=r"plan\.json: .*made for another model"):
-        worker.predict(other)
+        worker.done(other)
 
 
 def test_what_cannot_be_planned_is_tried_once_for_all_modes(monkeypatch):
     asked, chosen = [], ahead.chosen
     monkeypatch.setattr(ahead, "chosen", lambda plans, request: asked.append(request) or chosen(plans, request))
     cases = case_choice.plan_cases(chain, 64, ["budget"], budget=1000)
-    found = worker.predict(PredictionJob(tuple(cases), front=True))
+    found = worker.done(PredictionJob(tuple(cases), front=True))
     assert [request.budget for request in asked] == [1000]
     assert [name for name, case in found.cases.items() if "no plan fits in 1,000 bytes" in case.error] == [
         "budget(1000)-compiled", "budget(1000)-graph",

@@ -5,18 +5,16 @@ import itertools
 import os
 import pathlib
 import resource
-import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from tfgc import _files, _temporary
+from tfgc import _files
 from tfgc._cli import files
 from tfgc._cli.group import cli
 from tfgc._errors import TfgcError
@@ -180,48 +178,6 @@ def test_a_check_leaves_nothing_behind(path):
     assert os.listdir(path.parent) == []
 
 
-KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
-
-
-def killed(code):
-    """Run code that is to kill its own process."""
-    code = f"import os, signal; from tfgc import _files, _temporary\n{code}"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
-
-
-def test_what_a_killed_process_began_to_write_is_removed_by_the_next(path):
-    killed(f"os.fsync = lambda _: {KILLED}; _files.write({str(path)!r}, 'half')")
-    assert path.read_text() == OLD
-    assert len(os.listdir(path.parent)) == 2
-    _files.write(path, NEW)
-    assert only(path) == NEW
-
-
-def test_a_file_that_another_process_writes_is_not_removed(path, monkeypatch):
-    inner = path.parent / "inner"
-
-    def write_another(_):
-        monkeypatch.undo()
-        _files.write(inner, "inner")
-
-    monkeypatch.setattr(os, "fsync", write_another)
-    _files.write(path, NEW)
-    assert (path.read_text(), inner.read_text()) == (NEW, "inner")
-    assert len(os.listdir(path.parent)) == 2
-
-
-def test_folders_of_killed_processes_are_removed_by_the_next(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "other").mkdir()
-    with _temporary.folder() as held:
-        code = f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}\n"
-        killed(f"{code}with _temporary.folder() as path:\n open(path + '/file', 'w').close(); {KILLED}")
-        assert len(os.listdir(tmp_path)) == 3
-        with _temporary.folder() as mine:
-            assert sorted(os.listdir(tmp_path)) == sorted(["other", os.path.basename(held), os.path.basename(mine)])
-    assert os.listdir(tmp_path) == ["other"]
-
-
 SPELLINGS = ["r.json", "./r.json", "sub/../r.json", "link.json", "linked/r.json", "{here}/r.json", "hard.json"]
 
 
@@ -258,8 +214,7 @@ NEEDS = {
 NEEDS |= {"max-batch": ["net.keras", "--budget", "1GB"], "report": ["r.json"]}
 ALL = cli.commands
 OUTPUTS = {
-    name: [o.opts[0] for o in command.params if isinstance(o.type, files.Output) or o.name == "json_path"]
-    for name, command in ALL.items()
+    name: [o.opts[0] for o in command.params if isinstance(o.type, files.Output)] for name, command in ALL.items()
 }
 INPUTS = {
     name: [o.opts[0] for o in command.params if isinstance(o.type, files.Input) and isinstance(o, click.Option)]
@@ -425,10 +380,6 @@ def test_everything_else_that_is_written_survives_a_full_disk(written, tmp_path)
         (["report", "cut.json"], "'cut.json': not a results file, or a damaged one: Expecting value: line 2 column 1"),
         (["report", "{}.json"], "'{}.json': not a results file, or a damaged one: its format is not 'tfgc-"),
         (["report", "picture.json"], "cannot read 'picture.json': 'utf-8' codec can't decode byte"),
-        (["sweep", "net", "--batch-size", "2", "--plot", "x.pdf"],
-         "--plot 'x.pdf': the output is a .png file: give it a name that ends in .png"),
-        (["compare", "net", "--batch-size", "2", "--plot", "x"],
-         "--plot 'x': the output is a .png file: give it a name that ends in .png"),
         (["max-batch", "unet", "--budget", "1GB", "--strategy", "keep_all", "-o", "p.json"],
          "-o 'p.json': keep_all recomputes nothing and has no plan to write"),
     ],

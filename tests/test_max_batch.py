@@ -10,13 +10,11 @@ from equality import fresh
 import tfgc
 from tfgc import InfeasibleBudgetError, Measurement
 from tfgc._core.plan import Plan
-from tfgc._core.segments import Segment
 from tfgc._errors import OptionError, TfgcError
-from tfgc._measure import batch_search, batch_ways, compare, predict_max_batch, process, worker
+from tfgc._measure import batch_search, compare, predict_max_batch, process, worker
 from tfgc._planning import budgets, free_memory
 from tfgc._records import batch_limit
-from tfgc._records.job import Case, LargestBatch, MaxBatchJob
-from tfgc._simulate import simulator
+from tfgc._records.job import Case, MaxBatchJob
 from tfgc._units import format_bytes
 
 
@@ -79,53 +77,17 @@ def test_a_straight_line_is_met_exactly_and_in_few_looks(base, each, budget):
 
     def need(batch):
         looks.add(batch)
-        return base + each * batch, base + each * batch
+        return base + each * batch
 
     answer = max(0, min((budget - base) // each, 2**20))
-    assert batch_search.largest_fitting(need, budget) == answer
+    assert batch_search.largest_fitting(need, budget, 16)[0] == answer
     assert len(looks) <= 8
 
 
-@pytest.mark.parametrize("jump", [10, 60, 200])
-def test_a_need_that_jumps_is_searched_beyond_the_first_batch_that_does_not_fit(jump):
-    """Chunks: what is asked for never falls, what is handed out does."""
-
-    def need(batch):
-        return (100 * batch + jump * (batch * 7 % 5), 100 * batch)
-
-    for budget in range(50, 9000, 130):
-        fitting = [batch for batch in range(1, 100) if need(batch)[0] <= budget]
-        # Where a single sample does not fit, no larger batch is looked at.
-        assert batch_search.largest_fitting(need, budget) == (max(fitting) if 1 in fitting else 0)
-
-
 def test_no_batch_beyond_the_most_is_looked_at(monkeypatch):
-    assert batch_search.largest_fitting(lambda batch: (5, 5), 10) == 2**20
+    assert batch_search.largest_fitting(lambda batch: 5, 10, 16) == (2**20, None, True)
     monkeypatch.setattr(batch_search, "MOST", 100)
-    assert batch_search.largest_fitting(lambda batch: (batch, batch), 1000) == 100
-
-
-def test_plans_that_a_further_batch_has_as_well_are_looked_at_once():
-    looks = []
-
-    class Known:
-        def __init__(self, batch):
-            self.batch = batch
-
-        def estimate(self, plan):
-            looks.append((self.batch, plan.segments[0].mode))
-            return simulator.Prediction(10 * self.batch, 0, "a", "forward", 0, 0, {}, ())
-
-        def with_figures(self, plan):
-            return plan
-
-    def plans_for(batch):
-        pieces = [Segment(("a",), mode, stored_bytes=10 * batch) for mode in ("keep", "recompute")]
-        return [Plan((piece,), "x", (), batch_size=batch) for piece in pieces]
-
-    found = batch_ways.Way(Known, plans_for).largest(95)
-    assert found.batch_size == 9
-    assert len(looks) == len(set(looks))
+    assert batch_search.largest_fitting(lambda batch: batch, 1000, 16) == (100, None, True)
 
 
 # The prediction
@@ -138,10 +100,10 @@ def test_hand_arithmetic():
     found = searched(wide, weights + 5_000_000)
     assert found.fixed_bytes == weights
     # tanh's output is kept and read by the next kernel's gradient; two small tensors a block and the batch itself.
-    sample = found.plain.sample_bytes
+    sample = (found.plain.needed_bytes - weights) / found.plain.batch_size
     assert 8 * 4096 * 4 <= sample <= 11 * 4096 * 4
     # Recomputed, two or three of these are alive at once.
-    assert 2 * 4096 * 4 <= found.recomputed.sample_bytes <= 4 * 4096 * 4
+    assert 2 * 4096 * 4 <= (found.recomputed.needed_bytes - weights) / found.recomputed.batch_size <= 4 * 4096 * 4
     assert found.recomputed.batch_size > 2.5 * found.plain.batch_size
     step = tfgc.estimate(wide(), found.plain.batch_size, optimizer="sgd", loss="mse")
     assert found.plain.needed_bytes == step.needed_bytes <= found.budget_bytes
@@ -196,10 +158,6 @@ def test_the_optimizer_is_the_one_of_the_compiled_model():
 # The confirmation
 
 
-def way(batch, needed, sample):
-    return LargestBatch(batch, needed, sample, "conv", None)
-
-
 @pytest.mark.parametrize("predicted", [1, 40, 95, 99, 100, 101, 105, 160, 400])
 @pytest.mark.parametrize("base", [0, 5000])
 def test_the_confirmation_moves_to_where_measurements_say(predicted, base):
@@ -211,7 +169,7 @@ def test_the_confirmation_moves_to_where_measurements_say(predicted, base):
         return base + 100 * batch
 
     budget = base + 100 * 100 + 50
-    batch, above, confirmed = batch_search.confirm(way(predicted, budget - 10, 90.0), budget, measure)
+    batch, above, confirmed = batch_search.largest_fitting(measure, budget, predicted, base, runs=True)
     assert confirmed
     assert batch <= 100 < above <= batch + 2
     assert {batch, above} <= set(runs)
@@ -227,7 +185,7 @@ def test_running_out_of_memory_counts_as_not_fitting(most):
         runs.append(batch)
         return 100 * batch if batch <= most else None
 
-    batch, above, confirmed = batch_search.confirm(way(100, 10_000, 100.0), 10_000, measure)
+    batch, above, confirmed = batch_search.largest_fitting(measure, 10_000, 100, runs=True)
     assert len(runs) <= 8
     assert batch <= min(most, 100) < above
     assert batch >= 0.85 * min(most, 100)
@@ -241,17 +199,17 @@ def test_the_bound_on_runs_holds_where_measurements_make_no_sense():
         runs.append(batch)
         return 9_000 if len(runs) % 2 else 11_000
 
-    batch, above, confirmed = batch_search.confirm(way(100_000, 10_000, 0.1), 10_000, measure)
+    batch, above, confirmed = batch_search.largest_fitting(measure, 10_000, 100_000, runs=True)
     assert len(runs) <= 5
     assert batch < above
     assert confirmed == (above - batch <= batch // 50)
 
 
 def test_not_even_one_sample_and_the_most(monkeypatch):
-    assert batch_search.confirm(way(0, 100, 10.0), 50, lambda batch: 60) == (0, 1, True)
-    assert batch_search.confirm(way(0, 100, 10.0), 50, lambda batch: 20 * batch)[0] == 2
+    assert batch_search.largest_fitting(lambda batch: 60, 50, 1, runs=True) == (0, 1, True)
+    assert batch_search.largest_fitting(lambda batch: 20 * batch, 50, 1, runs=True)[0] == 2
     monkeypatch.setattr(batch_search, "MOST", 64)
-    assert batch_search.confirm(way(64, 100, 10.0), 50, lambda batch: 20) == (64, None, True)
+    assert batch_search.largest_fitting(lambda batch: 20, 50, 64, runs=True) == (64, None, True)
 
 
 # All of it, with hand-made children
@@ -273,7 +231,7 @@ def children(monkeypatch):
         seen.append(case)
         return record(case, 120_000 if case.case == "plain" else 30_000)
 
-    monkeypatch.setattr(process, "ask", worker.search)
+    monkeypatch.setattr(process, "ask", worker.done)
     monkeypatch.setattr(compare, "run", run)
     return seen
 
@@ -402,7 +360,16 @@ def test_the_command_prints_a_table_and_json(children, tmp_path):
     arguments = ["test_max_batch:conv", "--budget", "5MB", "--optimizer", "sgd", "--image-size", "32"]
     path = tmp_path / "m.json"
     printed = CliRunner().invoke(command, [*arguments, "--json", str(path)], catch_exceptions=False).stdout
-    for word in ("largest batch in 5 MB", "plain", "least", "predicted", "measured", "times plain", "40", "41"):
+    for word in (
+        "in 5 MB: batch",
+        "plain",
+        "least",
+        "predicted",
+        "measured",
+        "times as many samples",
+        "largest batch",
+        "40",
+    ):
         assert word in printed
     facts = json.loads(path.read_text())
     assert facts["confirmed"] is True
@@ -417,7 +384,7 @@ def test_the_command_prints_a_table_and_json(children, tmp_path):
 def test_a_real_child_measures_what_is_predicted():
     """Larger tensors than those that the reported peak leaves out."""
     keras.utils.clear_session()  # names of layers as in a process of its own
-    asked = worker.search(MaxBatchJob("conv", ("test_max_batch:conv", 128), 60_000_000, optimizer="sgd"))
+    asked = worker.done(MaxBatchJob("conv", ("test_max_batch:conv", 128), 60_000_000, optimizer="sgd"))
     assert asked.plain.batch_size < asked.recomputed.batch_size
     case = Case(
         "conv", ("test_max_batch:conv", 128), "least", "graph", asked.recomputed.batch_size, plan=asked.recomputed.plan,

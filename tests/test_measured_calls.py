@@ -106,7 +106,7 @@ def predicted(build, *, front=False, modes="graph", **arguments):
 def least_of_three(case, prediction):
     """The run with the least peak: on a busy machine weight gradients pile up beside what follows."""
     case = dataclasses.replace(case, strategy=None, plan=prediction.plan)
-    return min((worker.measure(case) for _ in range(3)), key=lambda run: run["peak_bytes"])
+    return min((worker.done(case) for _ in range(3)), key=lambda run: run["peak_bytes"])
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_budgets_and_given_plans_are_cases_and_all_are_reported():
     plan = tfgc.plan(model, example=(X[:8], Y[:8]))
     cases, found = predicted(towers, example=(X, Y), plans=[plan], budget="80%", front=True)
     assert [case.case for case in cases[2:]] == ["budget(80%)", "plan optimal"]
-    plain, planned = (worker.measure(cases[i]) for i in (1, 3))
+    plain, planned = (worker.done(cases[i]) for i in (1, 3))
     assert planned["losses"] == pytest.approx(plain["losses"], rel=1e-6)
     assert planned["peak_bytes"] < plain["peak_bytes"]
     given = tfgc.Plan.from_json(found.of(cases[3]).plan)
@@ -259,7 +259,7 @@ def penalized():
 def test_a_model_that_is_trained_by_the_losses_it_adds_needs_no_targets():
     cases, found = predicted(penalized, example=X)
     assert found.of(cases[-1]).plan is not None
-    assert len(worker.measure(cases[0])["losses"]) == 2
+    assert len(worker.done(cases[0])["losses"]) == 2
 
 
 def test_a_spec_of_strings_stands_for_words():

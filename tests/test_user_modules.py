@@ -110,13 +110,11 @@ def test_modules_of_the_folder_find_their_siblings_at_any_time(folder):
     assert python(folder, code) == "8 True\n"
 
 
-def test_a_named_file_with_the_name_of_an_installed_module_stands_apart(folder):
-    (folder / "statistics.py").write_text("import late\nbuild = lambda: late.UNITS")
-    code = (
-        "mine = _user_modules.module('statistics'); print(mine.build(), mine is _user_modules.module('statistics'))\n"
-        "import statistics; print(statistics.mean([1, 3]), statistics is mine)"
+def test_a_named_file_with_the_name_of_an_installed_module_is_an_error(folder):
+    code = "try: _user_modules.module('statistics')\nexcept ImportError as error: print(error)"
+    assert python(folder, code) == (
+        "'statistics' in the current folder has the name of an installed module: rename it\n"
     )
-    assert python(folder, code) == "8 True\n2 False\n"
 
 
 def test_a_named_package_with_the_name_of_an_installed_one_is_an_error(folder):

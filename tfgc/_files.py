@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from tfgc import _temporary
 from tfgc._errors import TfgcError
 
 Path = str | os.PathLike[str]
@@ -87,8 +86,8 @@ def _allowed(path: Path) -> None:
 
 
 def is_file(path: Path) -> bool:
-    """Whether `path` is, or would become, a regular file: no pipe, device or open descriptor."""
-    if _descriptor(path) is not None:
+    """Whether `path` is, or would become, a regular file: no pipe, device or standard output."""
+    if _standard(path) is not None:
         return False
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
@@ -96,39 +95,27 @@ def is_file(path: Path) -> bool:
         return True
 
 
-def _descriptor(path: Path) -> int | None:
-    """The descriptor that `/dev/stdout`, `/dev/fd/3` and the like stand for; None for other paths."""
-    link = os.fspath(path)
-    for _ in range(40):  # As many links as Linux follows.
-        folder, name = os.path.split(os.path.abspath(link))
-        parent = os.path.realpath(folder)
-        if name.isdigit() and (parent == "/dev/fd" or parent == f"/proc/{os.getpid()}/fd"):
-            return int(name)
-        if not os.path.islink(link):
-            return None
-        link = os.path.join(parent, os.readlink(link))
+def _standard(path: Path) -> int | None:
+    """The descriptor of standard output or error, if the path leads there, as `/dev/stdout` does; else None."""
+    for number in (1, 2):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(path), os.fstat(number)):
+                return number
     return None
 
 
 def _opened(path: Path) -> BinaryIO:
     """A pipe, device or descriptor, open to write. Descriptors are duplicated: opened anew, they start at 0."""
-    number = _descriptor(path)
+    number = _standard(path)
     return open(path, "wb") if number is None else os.fdopen(os.dup(number), "wb")
 
 
 @contextlib.contextmanager
 def _beside(target: str) -> Iterator[tuple[BinaryIO, str]]:
     """A new file beside `target`, open to write, and its name; removed at the end unless it replaced `target`."""
-    start = os.path.join(os.path.dirname(target), ".tfgc-")
-    _temporary.remove_abandoned(start)
-    while True:
-        name = f"{start}{secrets.token_hex(8)}"
-        file = os.fdopen(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb")
-        if _temporary.hold(file.fileno(), name):
-            break
-        file.close()
+    name = os.path.join(os.path.dirname(target), f".tfgc-{secrets.token_hex(8)}")
     try:
-        with file:
+        with open(name, "xb") as file:
             yield file, name
     finally:
         with contextlib.suppress(FileNotFoundError):

@@ -16,42 +16,28 @@ PATIENCE = 2.0
 
 
 class Progress:
-    """Nothing to see: what `bar` shows where it is not wanted."""
+    """Of `total` parts, counted in `unit`: a bar where there is a `display` of rich, else lines; silent by default."""
+
+    def __init__(self, total: int = 0, unit: str = "", display: Any = None) -> None:
+        self._total, self._unit, self._display, self._done, self._what = total, unit, display, 0, ""
 
     def start(self, what: str) -> None:
         """Say what runs now."""
+        self._what = what
+        if self._display is not None:
+            self._display.update(0, description=printable(what))
 
     def done(self, what: str = "") -> None:
         """Count one finished part, and say what came of it."""
+        self._done += 1
+        if self._display is not None:
+            self._display.advance(0)
+        elif self._total:
+            words = f"tfgc: {self._what}{': ' if what else ''}{what} ({self._done} of {self._total} {self._unit})"
+            print(printable(words), file=sys.stderr, flush=True)
 
 
 SILENT = Progress()
-
-
-class _Lines(Progress):
-    """A line for each part that is done, for files and pipes."""
-
-    def __init__(self, unit: str, total: int) -> None:
-        self._unit, self._total, self._done, self._what = unit, total, 0, ""
-
-    def start(self, what: str) -> None:
-        self._what = what
-
-    def done(self, what: str = "") -> None:
-        self._done += 1
-        words = f"tfgc: {self._what}{': ' if what else ''}{what} ({self._done} of {self._total} {self._unit})"
-        print(printable(words), file=sys.stderr, flush=True)
-
-
-class _Bar(Progress):
-    def __init__(self, display: Any, task: Any) -> None:
-        self._display, self._task = display, task
-
-    def start(self, what: str) -> None:
-        self._display.update(self._task, description=printable(what))
-
-    def done(self, what: str = "") -> None:
-        self._display.advance(self._task)
 
 
 @contextlib.contextmanager
@@ -65,7 +51,7 @@ def bar(what: str, total: int, unit: str, shown: bool = True) -> Iterator[Progre
 
     console = rich.console.Console(stderr=True)
     if not (console.is_terminal or console.is_jupyter):
-        yield _Lines(unit, total)
+        yield Progress(total, unit)
         return
     columns = (
         rich.progress.TextColumn("{task.description}", markup=False),
@@ -77,7 +63,8 @@ def bar(what: str, total: int, unit: str, shown: bool = True) -> Iterator[Progre
     )
     # Cases take minutes: estimate the remaining time from all of them, not from the last half minute.
     with rich.progress.Progress(*columns, console=console, speed_estimate_period=10**6) as display:
-        yield _Bar(display, display.add_task(printable(what), total=total))
+        display.add_task(printable(what), total=total)
+        yield Progress(total, unit, display)
 
 
 @contextlib.contextmanager

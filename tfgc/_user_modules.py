@@ -46,10 +46,8 @@ def install(folders: Sequence[str], trusted: Sequence[str] = ()) -> None:
 def module(name: str) -> ModuleType:
     """Import a module that the user named: from the folders that are installed, else as Python does."""
     check(name)
-    finder = _finder()
-    first, _, inner = name.partition(".")
-    spec = None if finder is None else finder.search(first)
-    if finder is None or spec is None or finder.has(getattr(sys.modules.get(first), "__file__", None)):
+    finder, first = _finder(), name.partition(".")[0]
+    if finder is None or finder.search(first) is None or finder.has(getattr(sys.modules.get(first), "__file__", None)):
         return importlib.import_module(name)
     if first not in sys.modules and importlib.util.find_spec(first) is None:
         finder.named.add(first)
@@ -57,13 +55,13 @@ def module(name: str) -> ModuleType:
             return importlib.import_module(name)
         finally:
             finder.named.discard(first)
-    if inner or spec.origin is None:
-        try:
-            return importlib.import_module(name)
-        except ImportError as error:
-            why = f"{error}; {first!r} in the current folder has the name of an installed module: rename it"
-            raise ImportError(why) from error
-    return finder.apart(spec)  # In `sys.modules` others look for the installed module of that name.
+    rename = f"{first!r} in the current folder has the name of an installed module: rename it"
+    if name == first:
+        raise ImportError(rename)
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(f"{error}; {rename}") from error
 
 
 def check(name: str) -> None:
@@ -103,7 +101,6 @@ class Finder:
         self.named: set[str] = set()
         self._folders, self._trusted = list(folders), set(trusted)
         self._own: set[str] = set()
-        self._apart: dict[str, ModuleType] = {}
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
         """What the import system asks: the spec of a module, None if it is not to come from here."""
@@ -114,24 +111,13 @@ class Finder:
     def search(self, name: str, own: bool = False) -> ModuleSpec | None:
         """The spec of a module in one of the folders, None if there is none; `own` if it may also import from there."""
         spec = importlib.machinery.PathFinder.find_spec(name, self._folders)
-        if spec is not None and own:
-            self._own.update(_files_of(spec))
+        if spec is not None and own:  # the folders of a package, or the file of a module
+            self._own.update(spec.submodule_search_locations or ([spec.origin] if spec.origin else []))
         return spec
 
     def has(self, file: str | None) -> bool:
         """Whether a file is of a module that was found here."""
         return file is not None and any(file == own or file.startswith(own + os.sep) for own in self._own)
-
-    def apart(self, spec: ModuleSpec) -> ModuleType:
-        """The module of a spec, not entered in `sys.modules`."""
-        origin = spec.origin or spec.name
-        if origin not in self._apart:
-            self._own.update(_files_of(spec))
-            made = importlib.util.module_from_spec(spec)
-            assert spec.loader is not None
-            spec.loader.exec_module(made)
-            self._apart[origin] = made
-        return self._apart[origin]
 
     def _asked_from_inside(self) -> bool:
         frame = sys._getframe(2)
@@ -139,8 +125,3 @@ class Finder:
             frame = frame.f_back
         known = {} if frame is None else frame.f_globals
         return known.get("__name__") in self._trusted or self.has(known.get("__file__"))
-
-
-def _files_of(spec: ModuleSpec) -> list[str]:
-    """The folders of a package, or the file of a module."""
-    return list(spec.submodule_search_locations or ([spec.origin] if spec.origin else []))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import click
 
-from tfgc._cli import values
 from tfgc._error_texts import one_line
 from tfgc._errors import OptionError
 from tfgc._terminal import printable
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
     from tfgc._core.plan import Plan
 
+Settings = tuple[tuple[str, Any], ...]
+
 
 @dataclasses.dataclass(frozen=True)
 class NetworkChoice:
@@ -28,19 +29,19 @@ class NetworkChoice:
 
     name: str
     image_size: int | None
-    inputs: values.Shapes
+    inputs: tuple[tuple[str, tuple[int, ...]], ...]
     example: str | None
     batch_size: int = 0
 
     def __post_init__(self) -> None:
         """Raise what is wrong before TensorFlow is imported, which takes seconds."""
         from tfgc import _user_modules
-        from tfgc.zoo import _names
+        from tfgc.zoo import _catalogue
 
         _user_modules.install([os.getcwd()])
-        _names.check(self.name, self.image_size)
+        _catalogue.check(self.name, self.image_size)
         if self.example is not None:
-            with _importing(self.example):
+            with _catalogue.importing("--example", self.example):
                 _user_modules.check(self.example.partition(":")[0])
 
     def sizes(self) -> dict[str, Any]:
@@ -50,47 +51,31 @@ class NetworkChoice:
 
     def open(self) -> tuple[keras.Model, dict[str, Any]]:
         """Build the model; return it with what says its sizes: `input_shapes` or `example`, as for `tfgc.plan`."""
-        sizes = dict(self.inputs)
         import_quietly()
         from tfgc import zoo
         from tfgc._measure import any_model, examples
         from tfgc._planning import ahead
-        from tfgc._tracing import functional_graphs
 
-        model = zoo.build(self.name, self.image_size)
+        model, shapes = zoo.build(self.name, self.image_size), dict(self.inputs) or None
         if self.example is not None:
             example = examples.portable(_batch(self.example))
             any_model.check(model)
-            return model, {"example": examples.batch(example, self.batch_size), "input_shapes": sizes or None}
+            return model, {"example": examples.batch(example, self.batch_size), "input_shapes": shapes}
         if ahead.applies_to(model):
             raise OptionError(
                 f"{self.name!r} is a subclassed model ({type(model).__name__}): name a function that returns a batch "
                 "for it, x or (x, y), as in --example my_module:batch"
             )
-        for tensor in functional_graphs.functional_of(model).inputs:
-            if None in tensor.shape[1:] and tensor.name not in sizes:
-                example = ",".join(str(128 if size is None else size) for size in tensor.shape[1:])
-                raise OptionError(
-                    f"input {tensor.name!r} of {self.name!r} has the shape {tuple(tensor.shape)}, with unknown sizes "
-                    f"besides the batch: give its size without the batch, as in --input {tensor.name}={example}"
-                )
-        return model, {"input_shapes": sizes or None}
-
-
-@contextlib.contextmanager
-def _importing(name: str) -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        raise OptionError(f"--example {name!r} cannot be imported: {error}; it is written module:function") from error
+        return model, {"input_shapes": shapes}
 
 
 def _batch(name: str) -> Any:
     """What the function returns that `--example` names as `module:function`."""
     import_quietly()
     from tfgc import _user_modules
+    from tfgc.zoo import _catalogue
 
-    with _importing(name):
+    with _catalogue.importing("--example", name):
         made: Any = _user_modules.function(name)
     try:
         return made()
@@ -104,16 +89,19 @@ class PlanChoice:
 
     budget: str | None
     strategy: str | None
-    strategy_options: values.Settings
+    strategy_options: Settings
     plan_path: str | None = None
 
     def __post_init__(self) -> None:
         """Raise what is wrong before TensorFlow is imported."""
-        if self.plan_path is None and (self.strategy or self.strategy_options):
+        if self.plan_path is None and self.is_given:
             from tfgc import strategies
+            from tfgc._units import check_budget
 
             strategy, options = self._chosen()
             strategies.check_options(strategy or self._default, options, self.budget)
+            if self.budget is not None:
+                check_budget(self.budget)
 
     @property
     def _default(self) -> str:
@@ -153,7 +141,7 @@ class Costs(TypedDict):
     mode: str
 
 
-def chosen_strategy(text: str | None, settings: values.Settings, default: str) -> tuple[str | None, dict[str, Any]]:
+def chosen_strategy(text: str | None, settings: Settings, default: str) -> tuple[str | None, dict[str, Any]]:
     """The strategy that `--strategy` names and its options: those that it, or else the default, takes."""
     from tfgc import strategies
 

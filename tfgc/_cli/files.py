@@ -7,25 +7,10 @@ import os
 from typing import IO, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from tfgc import _files
-from tfgc._errors import OptionError
 from tfgc._terminal import printable
-
-
-class Read(str):
-    """A value that names a file to read; `path` is that file."""
-
-    path: str
-
-    def __new__(cls, text: str, path: str | None = None) -> "Read":
-        made = super().__new__(cls, text)
-        made.path = path or text
-        return made
-
-
-class Written(str):
-    """The path of a file to write."""
 
 
 class Network(click.ParamType):
@@ -33,36 +18,41 @@ class Network(click.ParamType):
 
     name = "network"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def reads(self, value: str) -> str | None:
+        """The file that is read for it; None if there is none in the current folder."""
         if value.endswith(".keras"):
-            return Read(value)
+            return value
         inside = value.partition(":")[0].replace(".", os.sep)
         files = [f"{inside}.py", os.path.join(inside, "__init__.py")] if ":" in value else []
-        return next((Read(value, path) for path in files if os.path.isfile(path)), value)
+        return next(filter(os.path.isfile, files), None)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from tfgc.zoo import catalogue
+
+        return [CompletionItem(network.name) for network in catalogue() if network.name.startswith(incomplete)]
 
 
 class Input(click.Path):
     """The path of a file to read."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return Read(str(super().convert(value, param, ctx)))
+    def reads(self, value: str) -> str:
+        """The file itself."""
+        return value
 
 
 class Output(click.Path):
-    """The path of a file to write, with the required `ending`."""
+    """The path of a file to write, with the required `ending`; it may be `-` for standard output where that is said."""
 
-    def __init__(self, ending: str | None = None) -> None:
-        super().__init__()
+    def __init__(self, ending: str = "", *, allow_dash: bool = False) -> None:
+        super().__init__(allow_dash=allow_dash)
         self._ending = ending
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         path = str(super().convert(value, param, ctx))
-        if self._ending and not path.lower().endswith(self._ending) and _files.is_file(path):
-            raise OptionError(
-                f"{_flag(param)} {path!r}: the output is a {self._ending} file: give it a name that ends in "
-                f"{self._ending}"
-            )
-        return Written(path)
+        if not (path == "-" and self.allow_dash) and not path.lower().endswith(self._ending) and _files.is_file(path):
+            printed = "; to print, let it be the last option" if self.allow_dash else ""
+            self.fail(f"{path!r} does not end in {self._ending}{printed}", param, ctx)
+        return path
 
 
 class Conflict(click.ClickException):
@@ -80,29 +70,20 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         reads, writes = [], []
         for param in self.params:
+            flag = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
             value = ctx.params.get(param.name or "")
-            for one in value if isinstance(value, tuple) else (value,):
-                if isinstance(one, (Read, Written)):
-                    (reads if isinstance(one, Read) else writes).append((_flag(param), one))
+            for one in filter(None, value if isinstance(value, tuple) else (value,)):
+                if isinstance(param.type, Output) and one != "-":
+                    writes.append((flag, one))
+                elif isinstance(param.type, (Network, Input)):
+                    reads.append((flag, one, param.type.reads(one)))
         for i, (flag, path) in enumerate(writes):
-            for other, read in reads:
-                if _files.same(path, read.path):
-                    raise Conflict(f"{flag} {path!r}: {other} {read!r} reads that file; name another one")
+            for other, value, read in reads:
+                if read is not None and _files.same(path, read):
+                    raise Conflict(f"{flag} {path!r}: {other} {value!r} reads that file; name another one")
             for other, written in writes[:i]:
                 if _files.same(path, written):
                     raise Conflict(f"{flag} {path!r}: {other} {written!r} writes that file; name another one")
         for _, path in writes:
             _files.check_writable(path)
-        ctx.params = {name: _plain(value) for name, value in ctx.params.items()}
         return super().invoke(ctx)
-
-
-def _plain(value: Any) -> Any:
-    """The value of a parameter without the marks of its type."""
-    if isinstance(value, tuple):
-        return tuple(map(_plain, value))
-    return str(value) if isinstance(value, str) else value
-
-
-def _flag(param: click.Parameter | None) -> str:
-    return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name if param else "the file"

@@ -13,22 +13,61 @@ from typing import Any
 import click
 
 from tfgc import _files
-from tfgc._cli import choices, files, values
+from tfgc._cli import choices, files
+from tfgc._errors import OptionError, check_int
 from tfgc._terminal import printable
+from tfgc._units import parse_count
+from tfgc.zoo._catalogue import exported
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 Command = files.Command
-written = files.Written
-COUNT, BUDGET = values.Count(), values.Budget()
-INPUT, OUTPUT, PICTURE = files.Input(), files.Output(), files.Output(".png")
+COUNT, INPUT, OUTPUT, PICTURE = click.IntRange(min=1), files.Input(), files.Output(), files.Output(".png")
+# Strategy options that take no names: a number, bytes or a device.
+_TEXTS = ("segments", "host_budget", "bandwidth")
 
 
-def networks(text: str) -> list[str]:
-    """Names of networks that begin with `text`, for shell completion."""
-    from tfgc.zoo import catalogue
+def names(text: str | None) -> tuple[str, ...] | None:
+    """Names with commas between them; None for an option that is not given.
 
-    return [network.name for network in catalogue() if network.name.startswith(text)]
+    >>> names("sqrt:8, optimal,")
+    ('sqrt:8', 'optimal')
+    """
+    return None if text is None else tuple(filter(None, map(str.strip, text.split(","))))
+
+
+def input_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """The shape of an input without the batch.
+
+    >>> input_shape("image=32,32,3")
+    ('image', (32, 32, 3))
+    """
+    name, _, sizes = text.rpartition("=")
+    shape = [parse_count(word.strip()) or 0 for word in sizes.split(",")]
+    if not name or not all(shape):
+        raise OptionError(f"--input {text!r}: must be the input's name and its size without the batch: tokens=128")
+    return name, tuple(shape)
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """An option of a strategy: its name, and a number, true or false, bytes or a device, or a list of names.
+
+    >>> [setting(text) for text in ("segments=8", "nested=false", "keep=conv1,conv2", "host_budget=2GB")]
+    [('segments', 8), ('nested', False), ('keep', ['conv1', 'conv2']), ('host_budget', '2GB')]
+    """
+    key, _, value = text.partition("=")
+    if not key or not value:
+        raise OptionError(f"--option {text!r}: must be key=value, such as segments=8")
+    try:
+        made = json.loads(value)
+    except ValueError:
+        made = value if key in _TEXTS else [word.strip() for word in value.split(",")]
+    return key, check_int(key, made) if key == "segments" else made
+
+
+def parsed(parse: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """The callback of an option whose value, or each of them, is parsed so."""
+    return lambda context, option, value: tuple(map(parse, value)) if option.multiple else parse(value)
 
 
 def _chosen(argument: str, kind: type, options: Sequence[Decorator]) -> Decorator:
@@ -45,39 +84,37 @@ def _chosen(argument: str, kind: type, options: Sequence[Decorator]) -> Decorato
     return decorate
 
 
-name_argument = click.argument(
-    "name", type=files.Network(), shell_complete=lambda context, option, text: networks(text)
-)
-image_size = click.option("--image-size", type=COUNT, help="Image height and width, for networks that accept it.")
-input_shapes = click.option(
-    "--input", "inputs", multiple=True, type=values.InputShape(), metavar="NAME=128,64",
-    help="Shape, without the batch, of an input whose size the model leaves open; repeatable.",
-)  # fmt: skip
-example = click.option(
-    "--example", metavar="MODULE:FUNCTION",
-    help="Function without arguments that returns a batch, x or (x, y), for a subclassed model; its samples are "
-    "repeated or left out to make a batch.",
-)  # fmt: skip
 strategy_options = click.option(
-    "--option", "strategy_options", multiple=True, type=values.Setting(), metavar="KEY=VALUE",
+    "--option", "strategy_options", multiple=True, callback=parsed(setting), metavar="KEY=VALUE",
     help="Strategy option: a number, true, false, bytes, or comma-separated names; repeatable.",
 )  # fmt: skip
 optimizer = click.option(
-    "--optimizer", type=values.Optimizer(), help="Optimizer whose state is counted.  [default: adam]"
-)
+    "--optimizer", type=click.Choice([name.lower() for name in exported("optimizers")], case_sensitive=False),
+    metavar="NAME", help="Optimizer of Keras whose state is counted.  [default: adam]",
+)  # fmt: skip
 mode = click.option(
     "--mode", type=click.Choice(["graph", "xla"]), default="graph", show_default=True,
     help="How the step runs: in a TensorFlow graph, or compiled by XLA, as in fit on a GPU.",
 )  # fmt: skip
 # A command gets these as `network: NetworkChoice`, `planning: PlanChoice` and `costs: Costs`.
-_network = (name_argument, image_size, input_shapes, example)
+_name = click.argument("name", type=files.Network())
 _batch_size = click.option("--batch-size", type=COUNT, required=True, help="Samples per batch.")
-network_without_batch = _chosen("network", choices.NetworkChoice, _network)
-network_options = _chosen("network", choices.NetworkChoice, (_network[0], _batch_size, *_network[1:]))
-_plan = (
+_sizes = (
+    click.option("--image-size", type=COUNT, help="Image height and width, for networks that accept it."),
     click.option(
-        "--budget", type=BUDGET, help="Memory for the whole step: 2GB, 60% (of the plain step), or auto (free memory)."
+        "--input", "inputs", multiple=True, callback=parsed(input_shape), metavar="NAME=128,64",
+        help="Shape, without the batch, of an input whose size the model leaves open; repeatable.",
     ),
+    click.option(
+        "--example", metavar="MODULE:FUNCTION",
+        help="Function without arguments that returns a batch, x or (x, y), for a subclassed model; its samples are "
+        "repeated or left out to make a batch.",
+    ),
+)  # fmt: skip
+network_without_batch = _chosen("network", choices.NetworkChoice, (_name, *_sizes))
+network_options = _chosen("network", choices.NetworkChoice, (_name, _batch_size, *_sizes))
+_plan = (
+    click.option("--budget", help="Memory for the whole step: 2GB, 60% (of the plain step), or auto (free memory)."),
     click.option("--strategy", help="Planning strategy.  [default: budget if --budget is given, else optimal]"),
     strategy_options,
 )
@@ -86,19 +123,9 @@ plan_options = _chosen("planning", choices.PlanChoice, _plan)
 plan_or_options = _chosen("planning", choices.PlanChoice, (*_plan, _plan_file))
 cost_options = _chosen("costs", choices.Costs, (optimizer, mode))
 json_option = click.option(
-    "--json", "json_path", is_flag=False, flag_value="-", metavar="[FILE]", is_eager=True,
-    callback=lambda context, option, path: _json_path(path),
+    "--json", "json_path", is_flag=False, flag_value="-", metavar="[FILE]", type=files.Output(".json", allow_dash=True),
     help="Print JSON instead of tables, or write it to a .json FILE and print the tables.",
 )  # fmt: skip
-
-
-def _json_path(path: str | None) -> str | None:
-    """Check the file that `--json` names: without the check it would swallow the next word."""
-    if path is None or path == "-":
-        return path
-    if not path.endswith(".json"):
-        raise click.BadParameter(f"{path!r} does not end in .json; to print, let --json be the last option")
-    return files.Written(path)
 
 
 def emit_json(content: Any, path: str | None) -> bool:

@@ -7,10 +7,11 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Any
 
-from tfgc import _child_process, _temporary
+from tfgc import _child_process
 from tfgc._compiled import worker
 from tfgc._compiled.targets import Target
 from tfgc._errors import TfgcError, UnsupportedModelError
@@ -58,7 +59,7 @@ def _attempt(
     # XLA splits its flags at blanks, except within quotes.
     flags = f"{os.environ.get('XLA_FLAGS', '')} {flags} --xla_dump_to={json.dumps(str(dump), ensure_ascii=False)}"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-    with _temporary.folder() as folder:
+    with tempfile.TemporaryDirectory(prefix="tfgc-") as folder:
         paths = [pathlib.Path(folder, name) for name in ("step", "target", "reply")]
         paths[0].write_bytes(step)
         paths[1].write_text(target.description())

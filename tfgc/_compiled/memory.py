@@ -3,12 +3,13 @@
 import pathlib
 import re
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
-from tfgc import _temporary, strategies
+from tfgc import strategies
 from tfgc._compiled import compiler, step, targets
 from tfgc._core.plan import Plan
 from tfgc._errors import TfgcError
@@ -79,7 +80,7 @@ def compiled_memory(
         keras_names.optimizer(optimizer)
     batch = step.batch(model, batch_size, input_shapes, example, loss)
     compiler.check_installed()
-    with _temporary.folder() as folder:
+    with tempfile.TemporaryDirectory(prefix="tfgc-") as folder:
         _copy(folder, dump)
         texts = pathlib.Path(folder)
         try:

@@ -121,7 +121,7 @@ def _timed(cases: Sequence[Case], records: list[Measurement]) -> list[Measuremen
     able = [case for case, record in zip(cases, records) if record.status == "ok"]
     if len(able) < 2:
         return records
-    ended = process.run(TurnsJob(tuple(able), able[0].steps))
+    ended = process.run(TurnsJob(tuple(able)))
     seconds = ended.reply.found if ended.reply is not None else None
     if not isinstance(seconds, dict):
         return records
@@ -135,13 +135,14 @@ def _timed(cases: Sequence[Case], records: list[Measurement]) -> list[Measuremen
     ]
 
 
-def check_measured(studies: Iterable[Study]) -> None:
-    """Raise `TfgcError` if there are cases, and all of them failed or ran out of memory."""
-    records = [record for study in studies for record in study.records]
-    if records and not any(record.status == "ok" for record in records):
-        first = next((record for record in records if record.status == "failed"), records[0])
+def check_measured(study: Study) -> None:
+    """Raise `TfgcError` if a case failed, or if there are cases and all of them ran out of memory."""
+    failed = [record for record in study.records if record.status == "failed"]
+    unfinished = [record for record in study.records if record.status != "ok"]
+    if failed or (unfinished and len(unfinished) == len(study.records)):
+        first = (failed or unfinished)[0]
         raise TfgcError(
-            f"nothing was measured: none of the {len(records)} cases finished; {first.network}, {first.name}: "
+            f"{len(unfinished)} of {len(study.records)} cases of {study.network} did not finish; {first.name}: "
             f"{first.status}, {first.detail}"
         )
 

@@ -13,8 +13,8 @@ from tfgc._core.confirmation import Confirmation
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
 from tfgc._framework.model_checks import check_model
-from tfgc._measure import shipped, within_budget
-from tfgc._measure.measured_step import MeasuredStep
+from tfgc._measure import shipped
+from tfgc._measure.measured_step import MeasuredStep, within_budget
 from tfgc._planning import budgets
 from tfgc._planning.budgets import Budget
 from tfgc._planning.watch import MOST_CHANGES
@@ -114,7 +114,7 @@ def plan(
             return _noted(made, Confirmation(asked.measure(made, step, runs), step.needed_bytes, target=asked.target))
     total = budgets.budget_bytes(budget, asked.plain_bytes, budgets.resident_bytes(model))
     with _progress.bar(model.name, MOST_CHANGES + 1, "plans at most", shown) as runs:
-        made, found, ratio = within_budget.found(asked, total, runs)
+        made, found, ratio = within_budget(asked, total, runs)
     made = _noted(made, found)
     return dataclasses.replace(made, outlook=made.outlook and made.outlook.by_ratio(ratio))
 

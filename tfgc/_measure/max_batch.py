@@ -120,7 +120,7 @@ def max_batch(
                 network, job.build, name, mode, 0, plan=way.plan, input_shapes=job.input_shapes, steps=steps,
                 memory_limit=memory_limit, optimizer=found.optimizer, example=example,
             )  # fmt: skip
-            return _confirmed(way, case, found.budget_bytes, runs)
+            return _confirmed(way, case, found, runs)
 
         plain = reached("plain", found.plain)
         best = plain if found.recomputed is None else reached(label, found.recomputed)
@@ -130,12 +130,7 @@ def max_batch(
     return MaxBatch(network, found.budget_bytes, found.fixed_bytes, best, plain, plan)
 
 
-def _confirmed(
-    way: LargestBatch,
-    case: Case,
-    budget: int,
-    runs: Progress,
-) -> Reach:
+def _confirmed(way: LargestBatch, case: Case, found: MaxBatchPrediction, runs: Progress) -> Reach:
     """The `Reach` of a way of training that is measured as `case`, at the batches that are tried."""
     records = []
 
@@ -149,7 +144,9 @@ def _confirmed(
         records.append(record)
         return needed
 
-    batch, above, confirmed = batch_search.confirm(way, budget, measure)
+    batch, above, confirmed = batch_search.largest_fitting(
+        measure, found.budget_bytes, max(1, way.batch_size), found.fixed_bytes, runs=True
+    )
     return Reach(case.case, way.batch_size, way.needed_bytes, batch, above, confirmed, tuple(records))
 
 

@@ -12,12 +12,13 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from typing import Any, cast
 
 import cloudpickle
 import memory_profiler
 
-from tfgc import _child_process, _temporary, _user_modules
+from tfgc import _child_process, _user_modules
 from tfgc._error_texts import one_line
 from tfgc._errors import TfgcError
 from tfgc._records.job import OUT_OF_MEMORY, Job, MaxBatchJob, PredictionJob, Reply
@@ -63,7 +64,8 @@ def run(job: Job) -> Ended:
     """Run a job in a child process and wait for its end."""
     pickled = _pickled(job)
     path, folders = _user_modules.for_child()
-    with _temporary.folder() as folder:  # Its temporary files, such as AutoGraph's, would stay if a signal ends it.
+    # Its temporary files, such as AutoGraph's, would stay if a signal ends it.
+    with tempfile.TemporaryDirectory(prefix="tfgc-", ignore_cleanup_errors=True) as folder:
         answer = os.path.join(folder, "reply")
         with open(os.path.join(folder, "stderr"), "w+b") as stderr:
             child = subprocess.Popen(

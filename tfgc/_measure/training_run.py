@@ -5,8 +5,9 @@ import os
 import platform
 import statistics
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -16,12 +17,15 @@ from tfgc import zoo
 from tfgc._core.plan import Plan
 from tfgc._errors import TfgcError
 from tfgc._framework import memory_counts
-from tfgc._measure import any_model, examples, step_timeline
-from tfgc._records.job import Case, TurnsJob
+from tfgc._measure import any_model, examples
+from tfgc._records.job import Case
 from tfgc._tracing import synthetic
 from tfgc._training import enable
 
 _SEED = 0
+_SAMPLE_SECONDS = 0.002
+# Points of the line of bytes over time: a plot is 3.5 inches wide, and a results file holds a hundred lines.
+_POINTS = 120
 
 
 def measure(case: Case) -> dict[str, Any]:
@@ -40,7 +44,7 @@ def measure(case: Case) -> dict[str, Any]:
         losses.append(float(step(*batch)))
         seconds.append(time.perf_counter() - begin)
         peaks.append(memory("peak") - resident)
-    timeline = step_timeline.timeline(lambda: float(step(*batch)), memory)
+    course = timeline(lambda: float(step(*batch)), memory)
     resident, ended = memory(), time.time()
     return {
         "detail": "" if plan is None else f"{len(plan.segments)} segments",
@@ -52,25 +56,25 @@ def measure(case: Case) -> dict[str, Any]:
         "step_seconds": statistics.median(seconds[1:]),
         "first_step_seconds": seconds[0],
         "losses": tuple(losses),
-        "timeline": timeline,
+        "timeline": course,
         "device": device,
         "machine": machine(),
     }
 
 
-def in_turn(job: TurnsJob) -> dict[str, tuple[float, ...]]:
-    """Time the cases of a job here and now, step by step in turn; return the seconds of each round by `Case.name`.
+def in_turn(cases: Sequence[Case]) -> dict[str, tuple[float, ...]]:
+    """Time cases here and now, step by step in turn; return the seconds of each round by `Case.name`.
 
     The machine gets slower and faster meanwhile, by more than plans differ: only steps of one round compare.
     """
     memory_counts.count_on_cpu()
     steps = {}
-    for case in job.cases:
+    for case in cases:
         keras.utils.clear_session()  # The same names in each, which plans go by.
         model, batch, plan = _made(case)
         steps[case.name] = functools.partial(_step(model, case, plan), *batch)
     seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(job.rounds + 1):
+    for _ in range(cases[0].steps + 1):
         for name, step in steps.items():
             begin = time.perf_counter()
             float(step())
@@ -137,3 +141,35 @@ def _step(model: keras.Model, case: Case, plan: Plan | None) -> Callable[..., An
         return loss
 
     return any_model.traced(step, case.mode, plan)
+
+
+def timeline(step: Callable[[], float], allocated: Callable[[], int]) -> tuple[tuple[float, int], ...]:
+    """Pairs (seconds, bytes above those at its start) over one more step, which is not a timed one."""
+    samples = [(0.0, allocated())]
+    done = threading.Event()
+    begin = time.perf_counter()
+
+    def sample() -> None:
+        while not done.is_set():
+            samples.append((time.perf_counter() - begin, allocated()))
+            time.sleep(_SAMPLE_SECONDS)
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        step()
+    finally:  # else the process would wait for the thread when it ends
+        done.set()
+        thread.join()
+    base = samples[0][1]
+    return tuple((round(when, 4), count - base) for when, count in thinned(samples))
+
+
+def thinned(samples: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    """At most `_POINTS` of the samples, pairs (when, bytes): the largest of each group, so that no peak is lost.
+
+    >>> len(thinned([(0.1, 3), (0.2, 5), (0.3, 4)] * 100))
+    100
+    """
+    stride = -(-len(samples) // _POINTS)
+    return [max(samples[i : i + stride], key=lambda pair: pair[1]) for i in range(0, len(samples), stride)]

@@ -20,17 +20,7 @@ import cloudpickle
 from tfgc import _child_process, _user_modules
 from tfgc._error_texts import one_line
 from tfgc._errors import TfgcError
-from tfgc._records.job import (
-    OUT_OF_MEMORY,
-    Case,
-    CasePredictions,
-    Job,
-    MaxBatchJob,
-    MaxBatchPrediction,
-    PredictionJob,
-    Reply,
-    TurnsJob,
-)
+from tfgc._records.job import OUT_OF_MEMORY, Case, Job, PredictionJob, Reply, TurnsJob
 
 
 def main(answer: str, parent: str, *folders: str) -> None:
@@ -46,11 +36,7 @@ def main(answer: str, parent: str, *folders: str) -> None:
 def _reply(job: Job) -> Reply:
     """What a job finds, or why it finds nothing."""
     try:
-        if isinstance(job, Case):
-            return Reply(measure(job))
-        if isinstance(job, TurnsJob):
-            return Reply(in_turn(job))
-        return Reply(predict(job) if isinstance(job, PredictionJob) else search(job))
+        return Reply(done(job))
     except (Exception, SystemExit) as error:
         words = "".join(traceback.format_exception(error))
         out_of_memory = any(word in words for word in OUT_OF_MEMORY)
@@ -59,39 +45,22 @@ def _reply(job: Job) -> Reply:
         return Reply(failure=one_line(error), out_of_memory=out_of_memory)
 
 
-def predict(job: PredictionJob) -> CasePredictions:
-    """Plan and predict the cases of a `PredictionJob`: their `CasePredictions`."""
-    from tfgc._measure import predict_cases, training_run
+def done(job: Job) -> Any:
+    """Do a job here and now; return what it finds, as in `Reply`."""
+    first = job.cases[0] if isinstance(job, (TurnsJob, PredictionJob)) else job
+    limit = first.memory_limit if isinstance(first, Case) and not isinstance(job, PredictionJob) else None
+    if limit is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    from tfgc._measure import predict_cases, predict_max_batch, training_run
 
-    return predict_cases.predict_cases(training_run.seeded(*job.cases[0].build), job)
-
-
-def search(job: MaxBatchJob) -> MaxBatchPrediction:
-    """Predict the largest batches that a `MaxBatchJob` asks for: its `MaxBatchPrediction`."""
-    from tfgc._measure import predict_max_batch, training_run
-
-    return predict_max_batch.predict_max_batch(training_run.seeded(*job.build), job)
-
-
-def in_turn(job: TurnsJob) -> dict[str, Any]:
-    """Time the cases of a `TurnsJob` here and now: the seconds of each round by `Case.name`."""
-    from tfgc._measure import training_run
-
-    _limit(job.cases[0].memory_limit)
-    return training_run.in_turn(job)
-
-
-def _limit(memory: int | None) -> None:
-    if memory is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-
-
-def measure(case: Case) -> dict[str, Any]:
-    """Run a case here and now; return the measured fields of a `Measurement`."""
-    _limit(case.memory_limit)
-    from tfgc._measure import training_run
-
-    return training_run.measure(case)
+    if isinstance(job, Case):
+        return training_run.measure(job)
+    if isinstance(job, TurnsJob):
+        return training_run.in_turn(job.cases)
+    model = training_run.seeded(*first.build)
+    if isinstance(job, PredictionJob):
+        return predict_cases.predict_cases(model, job)
+    return predict_max_batch.predict_max_batch(model, job)
 
 
 if __name__ == "__main__":

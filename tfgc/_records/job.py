@@ -38,11 +38,8 @@ class Case:
 
 
 @dataclasses.dataclass(frozen=True)
-class TurnsJob:
-    """Time the cases of one network in one process: in each round every case takes one step."""
-
+class _CasesJob:
     cases: tuple[Case, ...]
-    rounds: int
 
     @property
     def network(self) -> str:
@@ -50,21 +47,19 @@ class TurnsJob:
         return self.cases[0].network
 
 
+class TurnsJob(_CasesJob):
+    """Time the cases of one network in one process: in each round every case takes one step."""
+
+
 @dataclasses.dataclass(frozen=True)
-class PredictionJob:
+class PredictionJob(_CasesJob):
     """Plan and predict the cases of one network at one batch size.
 
     `front` also asks for the Pareto front, on which budgets are marked.
     """
 
-    cases: tuple[Case, ...]
     front: bool = False
     marks: tuple[str, ...] = ()
-
-    @property
-    def network(self) -> str:
-        """The network of its cases."""
-        return self.cases[0].network
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +108,6 @@ class LargestBatch:
 
     batch_size: int  # 0 if not even one sample fits
     needed_bytes: int  # of the whole step, its data included, as `Prediction.needed_bytes`; of one sample if none fits
-    sample_bytes: float  # what one more sample needs
     node: str  # the node that runs at the peak
     plan: str | None = None  # the plan as JSON; None for plain training
 

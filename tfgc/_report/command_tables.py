@@ -1,18 +1,18 @@
-"""The tables that commands print: measured cases of a network, the largest batch, compiled steps. No TensorFlow."""
+"""The table of the measured cases of a network, and how commands print tables. No TensorFlow.
+
+A difference in time within the spread of steps is called that.
+"""
 
 import io
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 import rich.console
 
-from tfgc._records.batch_limit import MaxBatch, Reach, batch_text
-from tfgc._records.compiled_memory import CompiledMemory
 from tfgc._records.measurement import Measurement
 from tfgc._records.table import TextTable
-from tfgc._report import pace
-from tfgc._units import format_bytes, format_percent
+from tfgc._units import format_bytes, format_percent, format_seconds
 
 # The plain cases, and what runs in them.
 BASELINES = {
@@ -20,28 +20,12 @@ BASELINES = {
     "plain-graph": "the step in tf.function",
     "plain-xla": "the step compiled by XLA",
 }
-_NOTE_ON_COMPILED = (
-    "needs: the whole step. temporaries: activations, gradients and workspaces. XLA's own assignment of buffers, "
-    "compiled without a GPU and not run: what CUDA and cuDNN take, and workspaces that autotuning would choose, come "
-    "on top."
-)
 
 
 def baselines(records: Sequence[Measurement]) -> list[str]:
     """The names of the plain cases that some cases are to be compared with."""
     asked = {record.baseline for record in records}
     return [name for name in BASELINES if name in asked]
-
-
-def heads(plain: Sequence[str], process: str = "process", relation: str = "") -> tuple[str, ...]:
-    """The heads of the columns of `rows`.
-
-    >>> heads(["plain-graph"], relation="against plain-")
-    ('case', 'needs', 'saved against plain-graph', 'process', 'step', 'overhead against plain-graph')
-    """
-    modes = [relation + name.removeprefix("plain-") for name in plain]
-    saved, overheads = ([f"{what} {mode}" for mode in modes] for what in ("saved", "overhead"))
-    return "case", "needs", *saved, process, "step", *overheads
 
 
 def rows(records: Sequence[Measurement]) -> list[list[str]]:
@@ -53,23 +37,71 @@ def rows(records: Sequence[Measurement]) -> list[list[str]]:
         if record.status != "ok":
             table.append([record.name, record.status, *[""] * (2 + 2 * len(plain))])
             continue
-        cells = [record.name, _text(format_bytes, record.needed_bytes)]
-        ratios = [_ratios(record, baseline) for baseline in plain]
-        saved, overheads = zip(*ratios) if ratios else ((), ())
-        resident = _text(format_bytes, record.process_peak_bytes)
-        cells += [*saved, resident, pace.seconds(record), *overheads]
-        table.append(cells)
+        saved = ["baseline" if record is one else format_percent(record.saved(one)) for one in plain]
+        overheads = ["baseline" if record is one else overhead(record, one) for one in plain]
+        needs, resident = (
+            "" if count is None else format_bytes(count) for count in (record.needed_bytes, record.process_peak_bytes)
+        )
+        table.append([record.name, needs, *saved, resident, seconds(record), *overheads])
     return table
 
 
-def _text(form: Callable[[Any], str], value: float | None) -> str:
-    return "" if value is None else form(value)
+def seconds(record: Measurement) -> str:
+    """The median time of a step, and how far its spread reaches to either side.
+
+    >>> seconds(Measurement("net", "plain", "graph", 8, step_seconds=2.0, round_seconds=(1.9, 2.0, 2.1)))
+    '2 s ± 5 %'
+    """
+    words, spread = "" if record.step_seconds is None else format_seconds(record.step_seconds), record.spread()
+    if spread is None or not record.step_seconds:
+        return words
+    return f"{words} ± {format_percent((spread[1] - spread[0]) / 2 / record.step_seconds, '.0f')}"
+
+
+def overhead(record: Measurement, baseline: Measurement | None) -> str:
+    """The extra time against a baseline with its spread, or that it is within that.
+
+    >>> plain = Measurement("net", "plain", "graph", 8, round_seconds=(1.0, 1.0, 1.0))
+    >>> overhead(Measurement("net", "sqrt", "graph", 8, round_seconds=(1.1, 1.2, 1.3)), plain)
+    '+20 % (+10 to +30)'
+    >>> overhead(Measurement("net", "sqrt", "graph", 8, round_seconds=(0.9, 1.2, 1.3)), plain)
+    'within the spread (-10 to +30 %)'
+    """
+    extra = record.against(baseline)[1]
+    spread = record.spread(baseline) if baseline is not None else None
+    if extra is None or spread is None:
+        return format_percent(extra, "+.0f")
+    low, high = (f"{100 * end:+.0f}" for end in spread)
+    if spread[0] <= 0 <= spread[1]:
+        return f"within the spread ({low} to {high} %)"
+    return f"{format_percent(extra, '+.0f')} ({low} to {high})"
+
+
+def timing(records: Sequence[Measurement]) -> str:
+    """How steps were timed, in a sentence or two.
+
+    >>> timing([Measurement("net", "plain", "graph", 8, step_seconds=1.0, round_seconds=(1.0,))])
+    'median of 1 step, in which cases took turns: too few for a spread.'
+    """
+    timed = [record for record in records if record.step_seconds is not None]
+    rounds = max((len(record.round_seconds) for record in timed), default=0)
+    if not rounds:
+        return "median seconds of cases that ran one after the other, so that a few % say nothing."
+    words = f"median of {rounds} step{'s' * (rounds > 1)}, in which cases took turns"
+    if rounds < 2:
+        return f"{words}: too few for a spread."
+    return (
+        f"{words}, and the {'spread, which holds the true median 9 times in 10' if rounds > 4 else 'least and most'}."
+    )
 
 
 def comparison(records: Sequence[Measurement]) -> TextTable:
     """The table of memory and time for a terminal, a row a case."""
     title = f"{records[0].network}, batch {records[0].batch_size}"
-    return TextTable(title, heads(baselines(records)), rows(records), _legend(records))
+    modes = [name.removeprefix("plain-") for name in baselines(records)]
+    saved, overheads = ([f"{what} {mode}" for mode in modes] for what in ("saved", "overhead"))
+    heads = ("case", "needs", *saved, "process", "step", *overheads)
+    return TextTable(title, heads, rows(records), _legend(records))
 
 
 def text(table: Any) -> str:
@@ -88,13 +120,6 @@ def print_table(table: Any, file: TextIO | None = None) -> None:
     console.print(table)
 
 
-def _ratios(record: Measurement, baseline: Measurement | None) -> tuple[str, str]:
-    """The part of what the baseline needs that is saved, and the overhead, as text."""
-    if record is baseline:
-        return "baseline", "baseline"
-    return format_percent(record.saved(baseline)), pace.overhead(record, baseline)
-
-
 def _legend(records: Sequence[Measurement]) -> str:
     device = next((r.device for r in records if r.device), "device")
     against = " and ".join(f"{name} ({BASELINES[name]})" for name in baselines(records))
@@ -102,66 +127,6 @@ def _legend(records: Sequence[Measurement]) -> str:
     return (
         f"needs: what the {device} allocator holds at most in a step, weights, optimizer and data included; the median "
         f"over the steps. saved: the part of what {against} needs. process: largest resident "
-        f"set of the process (memory_profiler). step: {pace.timing(records)} "
+        f"set of the process (memory_profiler). step: {timing(records)} "
         f"overhead: the extra time of a step, against the same baseline.{failed}"
     )
-
-
-def max_batch(result: MaxBatch) -> TextTable:
-    """The table of a `MaxBatch`: a row for plain training and one for the strategy."""
-    heads = ("way", "predicted", "needs", "measured", "takes", "does not fit", "times plain")
-    title = f"{result.network}: the largest batch in {format_bytes(result.budget_bytes)}"
-    return TextTable(title, heads, [_reach(result, reach) for reach in result.reaches], _legend_of_max_batch(result))
-
-
-def _reach(result: MaxBatch, reach: Reach) -> tuple[str, ...]:
-    measured = reach.measured_bytes
-    return (
-        reach.case,
-        batch_text(reach.predicted_batch_size),
-        format_bytes(reach.predicted_bytes),
-        batch_text(reach.batch_size) if reach.records else "",
-        "" if measured is None else format_bytes(measured),
-        "" if reach.above is None else str(reach.above),
-        f"{reach.batch_size / result.plain_batch_size:.2f}" if result.plain_batch_size else "",
-    )
-
-
-def _legend_of_max_batch(result: MaxBatch) -> str:
-    words = (
-        f"needs, takes: the whole step, {format_bytes(result.fixed_bytes)} of weights and optimizer slots and the "
-        "batch itself included. does not fit: the least batch that was measured to need "
-        "more."
-    )
-    loose = [reach.case for reach in result.reaches if reach.records and not reach.confirmed]
-    if loose:
-        words += f" Not found to the last sample, for want of runs: {', '.join(loose)}."
-    if not result.records:
-        words += " Predicted; nothing was run."
-    return words
-
-
-def compiled_steps(network: str, batch_size: int, found: Mapping[str, CompiledMemory]) -> TextTable:
-    """The table of the steps of one network: a row for each, the first one plain."""
-    plain = next(iter(found.values()))
-    heads = ("step", "needs", "weights, slots, batch", "temporaries", "of plain", "fits", "compiled in")
-    rows = [
-        (
-            name,
-            format_bytes(memory.peak_bytes),
-            format_bytes(memory.argument_bytes),
-            format_bytes(memory.temp_bytes),
-            format_percent(memory.temp_bytes / plain.temp_bytes),
-            "yes" if memory.fits else "no",
-            f"{memory.seconds:.0f} s",
-        )
-        for name, memory in found.items()
-    ]
-    title = f"{network}, batch {batch_size}: {plain.device}, {format_bytes(plain.device_bytes)}"
-    return TextTable(title, heads, rows, f"{_NOTE_ON_COMPILED} Compiled by {plain.compiler}.")
-
-
-def compiled_buffers(name: str, memory: CompiledMemory) -> TextTable:
-    """The largest buffers that a step holds at its peak."""
-    rows = [(format_bytes(buffer.bytes), buffer.layer, buffer.operation) for buffer in memory.largest]
-    return TextTable(f"{name}: the largest buffers at the peak", ("size", "layer", "operation"), rows)

@@ -8,8 +8,7 @@ from typing import Any
 
 from tfgc._errors import OptionError, TfgcError
 from tfgc._records.measurement import Results, Study
-from tfgc._records.table import TextTable
-from tfgc._report import fronts, markdown, plots, study_summary, study_tables, svg
+from tfgc._report import markdown, plots, study_summary, study_tables, svg
 from tfgc._terminal import printable
 
 ENDINGS = (".html", ".md", ".png")
@@ -29,7 +28,11 @@ def render(results: Results | Sequence[Results], kind: str = ".html") -> str | b
     studies = study_tables.joined(listed)
     if kind == ".png":
         return _png(studies)
-    return (_html if kind == ".html" else _markdown)(listed, studies)
+    if kind == ".md":
+        return _markdown(listed, studies)
+    words = {"title": _title(studies), "commands": _commands(listed), "predicted": plots.predicted(studies)}
+    modules = {"about": study_summary, "sheets": study_tables, "plots": plots, "svg": svg.svg}
+    return _jinja2().get_template("report.html.j2").render(studies=studies, **words, **modules)
 
 
 def _png(studies: list[Study]) -> bytes:
@@ -40,68 +43,18 @@ def _png(studies: list[Study]) -> bytes:
     return svg.png(drawn)
 
 
-def _html(listed: list[Results], studies: list[Study]) -> str:
-    drawn = [
-        {
-            "heading": study_summary.heading(study),
-            "summary": study_summary.summary(study),
-            "problems": study_summary.problems(study),
-            "first": study_tables.compared(study),
-            "tables": open_tables(study),
-            "plots": [_drawn(p, f"p{i}-{j}") for j, p in enumerate(plots.of_study(study), start=1)],
-            "folded": folded_tables(study),
-        }
-        for i, study in enumerate(studies, start=1)
-    ]
-    return (
-        _jinja2()
-        .get_template("report.html.j2")
-        .render(
-            title=_title(studies),
-            studies=drawn,
-            overview=study_tables.overview(studies) if len(studies) > 1 else None,
-            predicted=_drawn(plots.predicted(studies), "p0"),
-            glossary=study_summary.GLOSSARY,
-            commands=_commands(listed),
-            machines=study_summary.machines(studies),
-        )
-    )
-
-
-def _drawn(plot: svg.Plot | None, key: str) -> dict[str, str] | None:
-    if plot is None:
-        return None
-    return {"title": plot.title, "alt_text": plot.alt_text, "svg": svg.svg(plot, key)}
-
-
 def _markdown(listed: list[Results], studies: list[Study]) -> str:
     escape = markdown.escape
     parts = [f"# {escape(_title(studies))}\n"]
-    if len(studies) > 1:
-        parts.append(markdown.table(study_tables.overview(studies), 2))
     for study in studies:
         parts += [f"## {escape(study_summary.heading(study))}\n", escape(study_summary.summary(study)) + "\n"]
-        compared = filter(None, [study_tables.compared(study)])
         problems = [f"- **{escape(name)}**: {escape(what)}" for name, what in study_summary.problems(study)]
         parts += ["\n".join(problems) + "\n"] if problems else []
-        parts += [markdown.table(sheet) for sheet in (*compared, *open_tables(study), *folded_tables(study))]
+        parts += map(markdown.table, [*study_tables.shown(study), *study_tables.folded(study)])
     parts += ["## Glossary\n", "\n".join(f"- **{word}**: {meaning}" for word, meaning in study_summary.GLOSSARY) + "\n"]
     made_by = [f"- `{printable(' '.join(command.replace('`', ' ').split()))}`" for command in _commands(listed)]
     made_by += [f"- {escape(machine)}" for machine in study_summary.machines(studies)]
     return "\n".join([*parts, "## Made by\n", *made_by]).rstrip() + "\n"
-
-
-def open_tables(study: Study) -> list[TextTable]:
-    """The tables of a study that a page shows at once, after that of what was compared."""
-    bought = fronts.budgets(study.front) if study.front and study.front.choices else None
-    return [sheet for sheet in (study_tables.predicted(study), bought) if sheet is not None]
-
-
-def folded_tables(study: Study) -> list[TextTable]:
-    """The tables of a study that a page shows when they are opened."""
-    made = [fronts.table(study.front) if study.front else None]
-    made += [study_tables.plan(name, parts) for name, parts in study_tables.plans(study)]
-    return [sheet for sheet in (*made, study_tables.losses(study)) if sheet is not None]
 
 
 def _title(studies: list[Study]) -> str:

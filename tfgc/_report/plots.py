@@ -1,14 +1,17 @@
 """The plots of a report: memory over time, Pareto fronts, predicted against measured peaks. No TensorFlow."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 from tfgc._records.front import FrontPoint
-from tfgc._records.measurement import Measurement, Study
-from tfgc._report import plan_plot, study_summary, study_tables
+from tfgc._records.measurement import Study
+from tfgc._records.predicted import SegmentSummary
+from tfgc._report import study_summary, study_tables
 from tfgc._report.svg import CARD, INK, LINE, MARKERS, MUTED, SERIES, Plot, legend, legend_height, short, unit_of
 from tfgc._units import format_bytes, format_percent
 
+_INSIDE = "inside, if kept whole"
 # By the mode of plain training: how long are the dashes and what is between them.
 _DASHES = {"eager": (0, (6, 2)), "graph": (0, (2, 1.5)), "xla": (0, (6, 2, 1, 2))}
 
@@ -17,31 +20,16 @@ def of_study(study: Study) -> list[Plot]:
     """All plots that the results of one study allow."""
     drawn = [
         memory(study),
-        closer(study),
         front(study),
-        *(plan_plot.plan(study_summary.heading(study), name, parts) for name, parts in study_tables.plans(study)),
+        *(plan(study_summary.heading(study), name, parts) for name, parts in study_tables.plans(study)),
     ]
     return [plot for plot in drawn if plot is not None]
 
 
 def memory(study: Study) -> Plot | None:
     """Allocated bytes over one step, a line a case."""
-    return _memory(study, study.records, "Memory over one step")
-
-
-def closer(study: Study) -> Plot | None:
-    """The same for recomputed cases alone, where plain ones would dwarf them."""
-    plain, recomputed = ([r for r in study.records if (r.case == "plain") is kind] for kind in (True, False))
-    tops = (max((count for r in records for _, count in r.timeline), default=0) for records in (plain, recomputed))
-    top_of_plain, top = tops
-    if top == 0 or top > 0.4 * top_of_plain:
-        return None
-    return _memory(study, recomputed, "Memory over one step, recomputed cases alone")
-
-
-def _memory(study: Study, records: Sequence[Measurement], title: str) -> Plot | None:
+    records = [r for r in study.records if r.timeline]
     recomputed = [r for r in records if r.case != "plain"]
-    records = [r for r in records if r.timeline]
     if not records:
         return None
     lines = [[(second, (r.resident_bytes or 0) + count) for second, count in r.timeline] for r in records]
@@ -74,7 +62,9 @@ def _memory(study: Study, records: Sequence[Measurement], title: str) -> Plot | 
     most = (format_bytes(max(count for _, count in line)) for line in lines)
     peaks = ", ".join(f"{r.name} {peak}" for r, peak in zip(records, most))
     words = f"A line a case, in {unit} over seconds; plain cases are dashed. The highest points: {peaks}."
-    return Plot(study_summary.heading(study), title, words, draw, 2.2 + legend_height([*names, *failed]))
+    return Plot(
+        study_summary.heading(study), "Memory over one step", words, draw, 2.2 + legend_height([*names, *failed])
+    )
 
 
 def front(study: Study) -> Plot | None:
@@ -152,3 +142,40 @@ def predicted(studies: Sequence[Study]) -> Plot | None:
     mean, worst = map(format_percent, (sum(off) / len(off), max(off)))
     words = f"Of {len(off)} cases the prediction is off by {mean} on average and by {worst} at most."
     return Plot("", "Predicted against measured", words, draw, 2.6 + legend_height(names))
+
+
+def plan(of: str, name: str, parts: Sequence[SegmentSummary]) -> Plot | None:
+    """What each segment of a plan stores, along the network; None where sizes are unknown."""
+    if any(part.stored_bytes is None or part.inside_bytes is None for part in parts):
+        return None
+    places = [*itertools.accumulate((part.nodes for part in parts), initial=0)]
+    size, unit = unit_of(max(max((p.stored_bytes or 0) + p.host_bytes, p.inside_bytes or 0) for p in parts))
+    kinds: list[tuple[str, str, str, bool]] = [
+        ("kept, stored", SERIES[0], "keep", False),
+        ("recomputed, stored", SERIES[1], "recompute", False),
+        ("recomputed, on the host", SERIES[1], "recompute", True),
+    ]
+    kinds = [kind for kind in kinds if any(part.mode == kind[2] and (part.host_bytes or not kind[3]) for part in parts)]
+    names = [_INSIDE, *(kind[0] for kind in kinds)]
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots()
+        box = {"width": [part.nodes for part in parts], "align": "edge"}
+        inside = [(part.inside_bytes or 0) / size for part in parts]
+        axes.bar(places[:-1], inside, fill=False, edgecolor=MUTED, linewidth=0.9, label=_INSIDE, **box)
+        for label, colour, mode, on_host in kinds:
+            stored = [(part.stored_bytes or 0) / size * (part.mode == mode) for part in parts]
+            if on_host:
+                look = {"bottom": stored, "color": CARD, "edgecolor": colour, "hatch": "....", "linewidth": 0.4}
+                axes.bar(places[:-1], [part.host_bytes / size for part in parts], label=label, **look, **box)
+            else:
+                axes.bar(places[:-1], stored, color=colour, edgecolor=CARD, linewidth=0.4, label=label, **box)
+        ends = f"{short(parts[0].first, 18)} ... {short(parts[-1].last, 18)}"
+        axes.set(xlabel=f"place along the network (nodes)\n{ends}", ylabel=f"bytes ({unit})", xlim=(0, places[-1] or 1))
+        legend(figure, names)
+
+    kept, on_host = sum(part.mode == "keep" for part in parts), sum(part.host_bytes for part in parts)
+    words = f"{len(parts)} segments over {places[-1]} nodes, {kept} kept and {len(parts) - kept} recomputed; "
+    words += f"{format_bytes(sum(part.stored_bytes or 0 for part in parts))} stored in all"
+    words += f"; {format_bytes(on_host)} wait on the host." if on_host else "."
+    return Plot(of, f"Plan of {name}", words, draw, 2 + legend_height(names))

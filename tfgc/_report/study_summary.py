@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tfgc._records.measurement import Measurement, Study
-from tfgc._report import pace
+from tfgc._report import command_tables
 from tfgc._units import format_bytes, format_percent
 
 GLOSSARY = (
@@ -21,7 +21,7 @@ GLOSSARY = (
     ("floor", "What one node alone needs, as the planner counts it, and that node. No plan is predicted to need less."),
     ("stored, inside", "What a segment keeps in memory from its forward to its backward pass, and what it would keep "
      "if none of it were recomputed."),
-    ("result", "ok; oom: it ran out of memory; failed."),
+    ("oom", "It ran out of memory."),
     ("units", "1 kB = 1,000 bytes, 1 MB = 1,000 kB, 1 GB = 1,000 MB; s: seconds, ms: thousandths of them. "
      "A loss has no unit; nodes, segments, steps and samples of a batch are counted."),
 )  # fmt: skip
@@ -68,26 +68,16 @@ def _against(study: Study, record: Measurement, name: str) -> str:
     """How a case compares with a plain one, in a sentence."""
     baseline = plain(study, name)
     if baseline is None:
-        tried = [r.status for r in study.records if r.name == name and r.status in ("oom", "failed")]
-        ends = {"oom": "ran out of memory", "failed": "failed"}
-        return f"There is no baseline {name}: it {ends[tried[0]]}." if tried else ""
-    saved, parts = record.saved(baseline), []
-    if saved is not None:
-        share = format_percent(abs(saved))
-        words = f"saves {share} of what that needs" if saved >= 0 else f"needs {share} more"
-        parts.append(f"{words} ({format_bytes(baseline.needed_bytes or 0)})")
-    if words := pace.verdict(record, baseline):
-        parts.append(words)
-    return f"Against {baseline.name} it {' and '.join(parts)}." if parts else ""
+        return ""
+    facts = {"saved": format_percent(record.saved(baseline)), "overhead": command_tables.overhead(record, baseline)}
+    words = ", ".join(f"{name} {fact}" for name, fact in facts.items() if fact)
+    return f"Against {name} ({format_bytes(baseline.needed_bytes or 0)}): {words}." if words else ""
 
 
 def problems(study: Study) -> list[tuple[str, str]]:
     """Pairs of a case and what went wrong with it."""
-    found = []
-    for record in study.records:
-        if record.status in ("oom", "failed"):
-            found.append((record.name, f"{record.status}: {record.detail}" if record.detail else record.status))
-    return found
+    failed = [record for record in study.records if record.status in ("oom", "failed")]
+    return [(record.name, ": ".join(filter(None, [record.status, record.detail]))) for record in failed]
 
 
 def machines(studies: Sequence[Study]) -> list[str]:

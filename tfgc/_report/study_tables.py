@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from tfgc._records.measurement import Results, Study
 from tfgc._records.predicted import SegmentSummary
 from tfgc._records.table import TextTable
-from tfgc._report import command_tables, pace, study_summary
-from tfgc._units import format_bytes, format_percent, format_seconds
+from tfgc._report import command_tables, fronts, study_summary
+from tfgc._units import format_bytes, format_percent
 
 
 def joined(results: Sequence[Results]) -> list[Study]:
@@ -30,47 +30,44 @@ def joined(results: Sequence[Results]) -> list[Study]:
     return studies
 
 
+def shown(study: Study) -> list[TextTable]:
+    """The tables of a study that a page shows at once."""
+    bought = fronts.budgets(study.front) if study.front and study.front.choices else None
+    return [sheet for sheet in (compared(study), predicted(study), bought) if sheet is not None]
+
+
+def folded(study: Study) -> list[TextTable]:
+    """The tables of a study that a page shows when they are opened."""
+    made = [fronts.table(study.front) if study.front else None]
+    made += [plan(name, parts) for name, parts in plans(study)]
+    return [sheet for sheet in (*made, losses(study)) if sheet is not None]
+
+
 def compared(study: Study) -> TextTable | None:
     """Memory and time, a row a case; None if nothing was run."""
     if not study.records:
         return None
-    cells = [
-        [row[0], row[1] if r.status == "ok" else "", *row[2:], r.status]
-        for r, row in zip(study.records, command_tables.rows(study.records))
-    ]
-    heads = command_tables.heads(command_tables.baselines(study.records), "process peak", "against plain-")
-    note = f"Step: {pace.timing(study.records)}"
-    return TextTable("Memory and time", (*heads, "result"), cells, note)
+    return dataclasses.replace(command_tables.comparison(study.records), title="Memory and time")
 
 
 def losses(study: Study) -> TextTable | None:
-    """The loss of each step, a row a case; None if there are none."""
+    """The loss of each step, a column a case; None if there are none."""
     ran = [r for r in study.records if r.losses]
     if not ran:
         return None
-    steps = range(max(len(r.losses) for r in ran))
-    heads = ("case", *(f"step {i}" for i in steps), "largest relative difference")
-    cells = []
+    rows = [
+        [f"step {i}", *(f"{r.losses[i]:.7g}" if i < len(r.losses) else "" for r in ran)]
+        for i in range(max(len(r.losses) for r in ran))
+    ]
+    apart = ["largest relative difference"]
     for record in ran:
-        figures = [f"{record.losses[i]:.7g}" if i < len(record.losses) else "" for i in steps]
         baseline = study_summary.plain(study, record.baseline)
-        apart = "baseline" if record is baseline else ""
-        if baseline is not None and record is not baseline:
-            apart = f"{_apart(record.losses, baseline.losses):.2g}"
-        cells.append([record.name, *figures, apart])
+        figure = "" if baseline is None else f"{_apart(record.losses, baseline.losses):.2g}"
+        apart.append("baseline" if record is baseline else figure)
     note = (
         "The same weights and data in all cases. Differences are relative to the plain case in the same kind of loop."
     )
-    return TextTable("Loss of each step", heads, cells, note)
-
-
-def losses_by_step(study: Study) -> TextTable | None:
-    """`losses` for a terminal, which has no room for a column for each of many steps: a row a step, a column a case."""
-    table = losses(study)
-    if table is None:
-        return None
-    (_, *cases), *rows = zip(table.heads, *table.rows)
-    return dataclasses.replace(table, heads=("", *cases), rows=rows)
+    return TextTable("Loss of each step", ("", *(r.name for r in ran)), [*rows, apart], note)
 
 
 def _apart(losses: Sequence[float], expected: Sequence[float]) -> float:
@@ -93,7 +90,7 @@ def predicted(study: Study) -> TextTable | None:
         if record.needed_bytes is not None:
             measured = format_bytes(record.needed_bytes)
             apart = format_percent(needs / record.needed_bytes - 1, "+.1f") if record.needed_bytes else ""
-            overhead = pace.overhead(record, study_summary.plain(study, record.baseline))
+            overhead = command_tables.overhead(record, study_summary.plain(study, record.baseline))
         cells.append([
             record.name, format_bytes(needs), measured, apart, format_percent(guess.overhead, "+.0f"),
             overhead, format_bytes(needs - guess.peak_bytes + guess.floor_bytes), guess.floor_node,
@@ -140,21 +137,3 @@ def plan(name: str, parts: Sequence[SegmentSummary]) -> TextTable:
         add(str(i), part)
     heads = ("segment", "first ... last node", "nodes", "mode", "stored", "inside")
     return TextTable(f"Segments of {name}", heads, cells)
-
-
-def overview(studies: Sequence[Study]) -> TextTable:
-    """The best case of each study, a row a study."""
-    plain = command_tables.baselines([record for study in studies for record in study.records])
-    cells = []
-    for study in studies:
-        least = study_summary.best(study)
-        row = [study_summary.heading(study), *[""] * (3 + 2 * len(plain))]
-        if least is not None:
-            shares = []
-            for baseline in (study_summary.plain(study, name) for name in plain):
-                shares += [format_percent(least.saved(baseline)), format_percent(least.against(baseline)[1], "+.0f")]
-            seconds = "" if least.step_seconds is None else format_seconds(least.step_seconds)
-            row[1:] = [least.name, format_bytes(least.needed_bytes or 0), seconds, *shares]
-        cells.append(row)
-    ratios = [f"{what} against {name}" for name in plain for what in ("saved", "overhead")]
-    return TextTable("Networks", ("network", "needs least", "needs", "step", *ratios), cells)

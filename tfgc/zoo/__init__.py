@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tfgc import _user_modules
 from tfgc._error_texts import one_line
 from tfgc._errors import OptionError, TfgcError
-from tfgc.zoo import _names
+from tfgc.zoo import _catalogue
 from tfgc.zoo._catalogue import catalogue
 
 if TYPE_CHECKING:
@@ -35,10 +35,7 @@ def available() -> dict[str, Callable[..., keras.Model]]:
     >>> "unet" in available()
     True
     """
-    own = (network for network in catalogue() if network.family)
-    return {
-        network.name: getattr(importlib.import_module(f"{__name__}.{network.family}"), network.name) for network in own
-    }
+    return {network.name: _builder(network) for network in catalogue() if network.family}
 
 
 def build(name: str, image_size: int | None = None) -> keras.Model:
@@ -58,18 +55,26 @@ def build(name: str, image_size: int | None = None) -> keras.Model:
         >>> tfgc.zoo.build("sample_cnn", image_size=16).input_shape
         (None, 16, 16)
     """
-    _names.check(name, image_size)
+    found = _catalogue.check(name, image_size)
     if name.endswith(".keras"):
         return _saved(name)
-    if ":" in name:
-        with _names.importing(name):
-            builder = cast("Callable[..., keras.Model]", _user_modules.function(name))
-        return checked(name, _attempt(name, lambda: _call(builder, (), image_size, name)))
-    base, arguments = _names.parsed(name)
-    own = available().get(base)
-    if own is None:
-        return _attempt(name, lambda: _application(base, image_size))
-    return _attempt(name, lambda: _call(own, arguments, image_size, name))
+    if found is None:
+        with _catalogue.importing("the builder", name):
+            builder, arguments = cast("Callable[..., keras.Model]", _user_modules.function(name)), []
+    else:
+        builder, arguments = _builder(found[0]), found[1]
+    made = _attempt(name, lambda: _call(builder, arguments, image_size, name))
+    return checked(name, made) if found is None else made
+
+
+def _builder(network: _catalogue.Network) -> Callable[..., keras.Model]:
+    """The function that builds a network."""
+    if network.family:
+        return getattr(importlib.import_module(f"{__name__}.{network.family}"), network.name)
+    import keras
+
+    own: Any = next(f for name, f in vars(keras.applications).items() if name.lower() == network.name and callable(f))
+    return lambda image_size=None: own(weights=None, input_shape=image_size and (image_size, image_size, 3))
 
 
 def _attempt(name: str, build: Callable[[], keras.Model]) -> keras.Model:
@@ -120,16 +125,6 @@ def checked(builder: str | Callable[..., Any], built: Any) -> keras.Model:
     return built
 
 
-def _application(name: str, image_size: int | None) -> keras.Model:
-    import keras
-
-    own = vars(keras.applications).items()
-    builder: Any = next(f for key, f in own if key.lower() == _names.plain(name) and inspect.isfunction(f))
-    if image_size is None:
-        return builder(weights=None)
-    return builder(weights=None, input_shape=(image_size, image_size, 3))
-
-
 def _call(
     builder: Callable[..., keras.Model], arguments: Sequence[int | None], image_size: int | None, name: str
 ) -> keras.Model:
@@ -140,5 +135,5 @@ def _call(
     if image_size is None:
         return builder(*arguments)
     if "image_size" not in inspect.signature(builder).parameters:
-        _names.refuse(image_size, name, "it takes no image_size")
+        _catalogue.refuse(image_size, name, "it takes no image_size")
     return builder(*arguments, image_size=image_size)

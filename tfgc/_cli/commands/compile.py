@@ -38,7 +38,6 @@ def command(
     installs. Nothing is run. Each takes 10 seconds to several minutes.
     """
     from tfgc._compiled import compiler, targets
-    from tfgc._report import command_tables
 
     targets.find(target)
     if xla_dump and os.path.isfile(xla_dump):
@@ -67,6 +66,5 @@ def command(
                 steps.done()
     if options.emit_json({name: one.to_dict() for name, one in found.items()}, json_path):
         return
-    command_tables.print_table(command_tables.compiled_steps(network.name, network.batch_size, found))
     for name, one in found.items():
-        command_tables.print_table(command_tables.compiled_buffers(name, one))
+        options.echo(f"{network.name}, batch {network.batch_size}, {name}: {one}")

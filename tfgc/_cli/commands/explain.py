@@ -1,18 +1,10 @@
 """`tfgc explain`: say what a plan does, segment by segment."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from tfgc._cli import choices, options
-
-if TYPE_CHECKING:
-    import keras
-
-    from tfgc._core.plan import Plan
 
 
 @click.command("explain", cls=options.Command)
@@ -30,25 +22,11 @@ def command(
     read = planning.read()
     with choices.warnings_in_a_line():
         model, given = network.open()
+        from tfgc._planning import ahead
+
         if read is None:
             made = planning.make(model, network.batch_size, **given, **costs)
         else:
-            made = _with_figures(model, network.batch_size, read, costs, **given)
+            made = ahead.plans_for(model, network.batch_size, **given, **costs).with_figures(read)
     if not options.emit_json(json.loads(made.to_json()), json_path):
         options.echo(made.explain())
-
-
-def _with_figures(
-    model: keras.Model,
-    batch_size: int,
-    plan: Plan,
-    costs: choices.Costs,
-    *,
-    input_shapes: dict[str, tuple[int, ...]] | None,
-    example: Any = None,
-) -> Plan:
-    """A saved plan with its figures for this batch."""
-    from tfgc._planning import ahead
-
-    plans = ahead.plans_for(model, batch_size, example, costs["mode"], input_shapes, optimizer=costs["optimizer"])
-    return plans.with_figures(plan)

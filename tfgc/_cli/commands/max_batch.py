@@ -2,7 +2,7 @@
 
 import click
 
-from tfgc._cli import choices, options, values
+from tfgc._cli import choices, options
 from tfgc._errors import OptionError
 
 
@@ -23,7 +23,7 @@ def command(
     network: choices.NetworkChoice,
     budget: str,
     strategy: str | None,
-    strategy_options: values.Settings,
+    strategy_options: choices.Settings,
     optimizer: str | None,
     mode: str,
     confirm: bool,
@@ -39,7 +39,6 @@ def command(
     """
     from tfgc._measure import max_batch
     from tfgc._records import batch_limit
-    from tfgc._report import command_tables
 
     if output and strategy == "keep_all":
         raise OptionError(f"-o {output!r}: keep_all recomputes nothing and has no plan to write")
@@ -58,4 +57,4 @@ def command(
     if output and result.plan is not None:
         result.plan.save(output)
     if not options.emit_json(batch_limit.facts(result), json_path):
-        command_tables.print_table(command_tables.max_batch(result))
+        options.echo(result)

@@ -14,11 +14,11 @@ _DEFAULT = "report.html"
 @click.command("report", cls=options.Command)
 @click.argument("files", nargs=-1, required=True, type=options.INPUT)
 @click.option(
-    "-o", "--output", type=options.OUTPUT, callback=lambda context, option, path: _output(context, path),
+    "-o", "--output", type=options.OUTPUT,
     help="File to write: .html (self-contained page), .md (Markdown) or .png (figures).  [default: report.html]",
 )  # fmt: skip
 @options.json_option
-def command(files: tuple[str, ...], output: str, json_path: str | None) -> None:
+def command(files: tuple[str, ...], output: str | None, json_path: str | None) -> None:
     """Write a report: a page, Markdown or pictures.
 
     FILES are the results of `compare --json` and `sweep --json`. A Pareto front is joined with the
@@ -28,7 +28,10 @@ def command(files: tuple[str, ...], output: str, json_path: str | None) -> None:
     from tfgc._records import measurement, results_json
     from tfgc._report import html_page, study_tables
 
-    kind = html_page.ending(output or _DEFAULT)
+    if output is None and json_path != "-" and os.path.exists(_DEFAULT):  # only a file that was named is replaced
+        raise OptionError(f"{_DEFAULT} is there already: to replace it, name it: -o {_DEFAULT}")
+    output = output or _DEFAULT
+    kind = html_page.ending(output)
     listed = [results_json.read(path) for path in files]
     results = measurement.Results(tuple(study_tables.joined(listed)), options.this_command())
     if json_path != "-":
@@ -36,12 +39,3 @@ def command(files: tuple[str, ...], output: str, json_path: str | None) -> None:
     if options.emit_json(results, json_path):
         return
     options.echo(f"written to {output}")
-
-
-def _output(context: click.Context, path: str | None) -> str | None:
-    """The file to write; none where the results are printed in its place. Only a file that was named is replaced."""
-    if path is not None or context.params["json_path"] == "-":
-        return path
-    if os.path.exists(_DEFAULT):
-        raise OptionError(f"{_DEFAULT} is there already: to replace it, name it: -o {_DEFAULT}")
-    return options.written(_DEFAULT)

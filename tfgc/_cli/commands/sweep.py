@@ -2,16 +2,19 @@
 
 import click
 
-from tfgc._cli import choices, options, values
+from tfgc._cli import choices, options
 from tfgc._errors import OptionError
 from tfgc._units import check_budget
 
 
 @click.command("sweep", cls=options.Command)
 @options.network_options
-@click.option("--budget", type=options.BUDGET, help="Mark the plan with the least overhead within this budget.")
-@click.option("--budgets", type=values.Names(), help="Comma-separated budgets; show the plan that each one buys.")
-@click.option("--points", type=values.Count(2), default=12, show_default=True, help="Number of plans to show.")
+@click.option("--budget", help="Mark the plan with the least overhead within this budget.")
+@click.option(
+    "--budgets", callback=options.parsed(options.names),
+    help="Comma-separated budgets; show the plan that each one buys.",
+)  # fmt: skip
+@click.option("--points", type=click.IntRange(min=2), default=12, show_default=True, help="Number of plans to show.")
 @click.option("--plan", "plan_paths", multiple=True, type=options.INPUT, help="Also show this plan file; repeatable.")
 @options.cost_options
 @click.option("--plot", "plot_path", type=options.PICTURE, help="Plot overhead against peak memory to this PNG file.")
@@ -38,7 +41,8 @@ def command(
     plans = [(path, Plan.load(path)) for path in plan_paths]
     if budgets == ():
         raise OptionError("--budgets: name budgets, such as 1GB,2GB,60%")
-    for one in budgets or ():
+    budgets = tuple(dict.fromkeys([*(budgets or ()), *([budget] if budget else [])]))
+    for one in budgets:
         check_budget(one)
     if plot_path:
         svg.require("a plot", "plot")
@@ -51,7 +55,7 @@ def command(
             network.name,
             network.batch_size,
             points=points,
-            budgets=list(dict.fromkeys([*(budgets or ()), *([budget] if budget else [])])),
+            budgets=budgets,
             plans=plans,
             **given,
             **costs,

@@ -2,7 +2,7 @@
 
 import click
 
-from tfgc._cli import choices, options, values
+from tfgc._cli import choices, options
 from tfgc._core.modes import check_mode
 from tfgc._error_texts import one_line
 from tfgc._errors import OptionError, TfgcError
@@ -11,11 +11,13 @@ from tfgc._errors import OptionError, TfgcError
 @click.command("verify", cls=options.Command)
 @options.network_options
 @options.plan_or_options
-@click.option("--layers", type=values.Names(), help="Comma-separated layers to recompute, instead of a plan.")
+@click.option(
+    "--layers", callback=options.parsed(options.names), help="Comma-separated layers to recompute, instead of a plan."
+)
 @click.option(
     "--mode",
     "modes",
-    type=values.Names(),
+    callback=options.parsed(options.names),
     help="Comma-separated modes: eager, compiled, graph, xla.  [default: the first three, and xla for a model compiled "
     "to use it; eager alone for one that draws by tf.random]",
 )
