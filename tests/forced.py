@@ -168,7 +168,7 @@ def _name(item):
 
 def _is_real(args, kwargs):
     """Whether a call is the outermost one, on data: a model that is being traced is enabled too late."""
-    if not tf.executing_eagerly() or private_api.in_stateless_scope() or private_api.call_context() is not None:
+    if not tf.executing_eagerly() or private_api.stateless_scope_here() or private_api.call_context() is not None:
         return False
     return not any(isinstance(x, keras.KerasTensor) for x in keras.tree.flatten((args, kwargs)))
 

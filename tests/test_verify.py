@@ -237,10 +237,21 @@ def test_draws_from_numpy_make_plain_steps_differ():
     assert "not deterministic: the loss 'loss', in plain steps from one state" in str(verdict)
 
 
-def test_what_draws_by_tf_random_cannot_be_compared():
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: tf.random.normal((8,)),
+        lambda: tf.random.gamma((8,), 2.0),
+        lambda: tf.random.poisson((8,), 2.0),
+        lambda: tf.cast(tf.random.log_uniform_candidate_sampler([[1]], 1, 8, True, 99).sampled_candidates, "float32"),
+        lambda: tf.image.sample_distorted_bounding_box([8, 8, 3], [[[0.0, 0.0, 1.0, 1.0]]], 0.1).bboxes[0, 0, :1],
+    ],
+    ids=["normal", "gamma", "poisson", "candidates", "bounding box"],
+)
+def test_what_draws_by_tf_random_cannot_be_compared(draw):
     class Raw(L.Layer):
         def call(self, x):
-            return x + tf.random.normal((8,))
+            return x + draw()
 
     model = keras.Sequential([keras.Input((8,)), L.Dense(8), Raw(), L.Dense(4)])
     with pytest.raises(tfgc.OptionError, match=r"the step draws by tf\.random"):

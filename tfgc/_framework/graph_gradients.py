@@ -7,8 +7,10 @@ what is registered only finds it.
 
 import functools
 import itertools
+import sys
 import weakref
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +18,7 @@ import tensorflow as tf
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import internals, versions
 from tfgc._framework.graph_optimizer import KEPT
-from tfgc._framework.internals import record
+from tfgc._framework.internals import gradients_util, imperative_grad, record
 
 _HELD = "tfgc_gradients"  # the attribute of a graph that holds what is attached in it, and goes with it
 _names = map("tfgc-replay-{}".format, itertools.count())
@@ -59,6 +61,23 @@ def attached(
     if asked is None or len(results) == 1:
         return [*copies[:1], *map(_alone, copies[1 : len(results)])]
     return _noted(copies[: len(results)], asked)
+
+
+def asked_sources() -> set[int] | None:
+    """The ids of the tensors and handles that a tape is asked for gradients of; None where that is not known."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _OF_GRAPHS:
+            return None
+        if frame.f_code is _OF_TAPES:
+            sources: Any = frame.f_locals["sources"]
+            return {id(source) for source in sources}
+        frame = frame.f_back
+    return None
+
+
+_OF_TAPES = versions.attribute(imperative_grad, "imperative_grad").__code__
+_OF_GRAPHS = versions.attribute(gradients_util, "_GradientsHelper").__code__
 
 
 def _noted(results: list[tf.Tensor], asked: set[int] | None) -> list[tf.Tensor]:

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework.internals import Sequential, functional
+from tfgc._framework.internals import functional
 from tfgc._framework.versions import attribute
 
 # Where an enabled layer keeps methods that a user had put on the object. Neither Keras nor tfgc takes it for a setting.
@@ -30,7 +30,7 @@ def runs_graph(model: Any) -> bool:
 
 def has_graph(model: Any) -> bool:
     """Whether the class of a model runs a graph of Keras's."""
-    kind = next((kind for kind in (Sequential, functional.Functional) if isinstance(model, kind)), None)
+    kind = next((kind for kind in (keras.Sequential, functional.Functional) if isinstance(model, kind)), None)
     return kind is not None and type(model).call is kind.call
 
 
@@ -49,7 +49,7 @@ def _function_of(model: Any) -> Any:
     """Keras's own object for the graph of a model, another one once the graph has changed; None if it has none."""
     if not has_graph(model):
         return None
-    return attribute(model, "_functional") if isinstance(model, Sequential) else model
+    return attribute(model, "_functional") if isinstance(model, keras.Sequential) else model
 
 
 class FunctionalGraph:

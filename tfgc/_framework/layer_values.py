@@ -69,13 +69,6 @@ def by_attributes(thing: Any) -> Any:
     return type(thing), tuple((name, comparable(value)) for name, value in own.items())
 
 
-def copied(value: Any) -> Any:
-    """A value that does not change when a list or an array changes in place."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    return list(value) if isinstance(value, list) and are_numbers(value) else value
-
-
 class _Same:
     """Equal to what stands for the very same thing, which it keeps alive only if that takes no weak references."""
 

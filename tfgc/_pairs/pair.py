@@ -15,7 +15,6 @@ from tfgc._framework import (
     private_api,
     python_random,
     tensor_attributes,
-    variable_reads,
 )
 from tfgc._framework.keras_models import TRACES
 from tfgc._framework.surroundings import Surroundings
@@ -63,8 +62,8 @@ class Pair:
         specs = [tf.TensorSpec(shape, spec.dtype) for shape, spec in kinds]
 
         def traced(*others: Any) -> Joint:
-            with around.reentered():
-                return Joint(fn, packing, specs, flows, xla, numbers, *others)
+            around.enter()
+            return Joint(fn, packing, specs, flows, xla, numbers, *others)
 
         xla = private_api.in_xla()
         start, numbers = python_random.state(), operation_seeds.Numbers()
@@ -180,7 +179,7 @@ def open_where_they_differ(all_shapes: Iterable[Shapes]) -> Shapes:
 
 def _watched(joint: Joint) -> list[Any]:
     """The variables that a joint reads and tapes watch now, or in a graph also those that train."""
-    variable_reads.note(joint.variables)
+    private_api.note_reads(joint.variables)
     trained = {*map(id, joint.watched)} if not tf.executing_eagerly() else ()
     read = filter(is_differentiable, joint.variables)
     return [v for v in read if id(v) in trained or private_api.is_recorded([v.handle])]

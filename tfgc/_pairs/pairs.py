@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
+from tfgc._error_texts import one_line
 from tfgc._errors import NotReplayableWarning, UnsupportedModelError, warn
 from tfgc._framework import added_losses, graph_building, own_replica, private_api
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.surroundings import Surroundings
-from tfgc._pairs import obstacles
 from tfgc._pairs.code import Code
 from tfgc._pairs.pair import Pair, Shapes, SizedPlan, may_flow, open_where_they_differ
 from tfgc._pairs.slices import WHOLE, Slices
@@ -26,6 +26,7 @@ from tfgc._pairs.tensor_packing import Packing
 _MOST_KNOWN, _MOST_ALIKE = 64, 8
 # Of one kind so many are traced for their sizes, and then one for all.
 _MOST_SIZES = 2
+_UNTRACEABLE = "it cannot be traced ({}). Use TensorFlow operations if it asks for the values of tensors"
 _BRANCHES = (
     "branches of a tf.cond or tf.switch_case in it read different tensors, and eager code has no gradient for what the "
     "branch that is not taken reads. Call it inside of a tf.function, or set one result by tf.where"
@@ -81,7 +82,7 @@ class Pairs:
         # Only shapes are looked at, or a scope has values of its own.
         if private_api.in_symbolic_scope() or type(scope) is not keras.StatelessScope:
             return self._fn(*args, **kwargs), None
-        call = StatelessCall(self._fn)
+        call = StatelessCall(self._fn, scope)
         made, pair = self._run(call, (call.given, args, kwargs), {})
         return call.finish(*made), pair
 
@@ -96,7 +97,7 @@ class Pairs:
         except Exception as error:  # The plain run that follows raises what is the user's mistake.
             if self._slices and isinstance(error, UnsupportedModelError):
                 raise
-            return self._plainly(obstacles.untraceable(error), fn, args, kwargs), None
+            return self._plainly(_UNTRACEABLE.format(one_line(error)), fn, args, kwargs), None
         obstacle = _BRANCHES if tf.executing_eagerly() and pair.branches_differ else pair.joint.unsupported
         if obstacle:
             return self._plainly(obstacle, fn, args, kwargs), None

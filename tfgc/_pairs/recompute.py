@@ -93,7 +93,7 @@ def recompute(fn: Callable, *, slices: int = 1) -> Callable:
         is_planned = whole_steps.is_here() and slices == 1
         if call_checks.is_empty(args, kwargs) or is_planned:
             return fn(*args, **kwargs)
-        if slices > 1 and (private_api.in_stateless_scope() or tf.distribute.has_strategy()):
+        if slices > 1 and (private_api.stateless_scope_here() or tf.distribute.has_strategy()):
             raise UnsupportedModelError(f"{name} cannot run in slices in a tf.distribute.Strategy or StatelessScope")
         return pairs(*args, **kwargs)
 

@@ -9,7 +9,7 @@ from tfgc._core.recently_used import RecentlyUsed
 from tfgc._error_texts import one_line
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import isolated_traces
-from tfgc._pairs import obstacles, random_draws, slices_compared
+from tfgc._pairs import obstacles, slices_compared
 from tfgc._pairs.joint import Joint
 from tfgc._pairs.pair import Pair
 from tfgc._pairs.tensor_packing import Packing
@@ -72,16 +72,9 @@ def _effect(joint: Joint) -> str | None:
     if outer is not None:
         return f"it closes over {outer.name!r} of a graph, which is to be an argument"
     graph: Any = joint.function.graph
-    outside = {id(inner): outer for outer, inner in graph.captures}
     names = {id(v.handle): v.name for v in joint.variables}
-    for op in graph.get_operations():
-        if obstacles.writes(op):
-            changed = [names.get(id(outside.get(id(t)))) for t in op.inputs]
-            name = next(filter(None, changed), None)
-            return f"{op.type} at {op.name!r}" if name is None else f"it updates {name!r} at {op.name!r}"
-        if op.type in random_draws.TYPES:
-            return f"{op.type} at {op.name!r} draws random numbers"
-    return next(iter(obstacles.in_functions(graph).values()), None)
+    variables = {inner.op.name: names[id(outer)] for outer, inner in graph.captures if id(outer) in names}
+    return obstacles.effect(graph, variables)
 
 
 def _form(pair: Pair, cut: Sequence[int]) -> str | None:

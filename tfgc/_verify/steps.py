@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ from tfgc._errors import TfgcError, UnsupportedModelError
 from tfgc._framework import graph_optimizer, keras_models, private_api
 from tfgc._framework.layer_values import leaves, plain_variables
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
-from tfgc._pairs import random_draws
+from tfgc._pairs import obstacles
 from tfgc._planning.request import Request
 from tfgc._training.rewritten_function import RewrittenFunction, Settings
 from tfgc._verify import copies
@@ -160,13 +159,10 @@ def users_code(what: str, way_out: str) -> Iterator[None]:
 def traced(model: keras.Model, function: Callable, *args: Any) -> tuple[bool, dict[str, Any]]:
     """Whether a function draws by `tf.random`, and by name the variables of the model, and others that it uses."""
     found: Any = tf.function(function, autograph=False).get_concrete_function(*args)
-    definition = found.graph.as_graph_def()
-    nodes = [definition.node, *(function.node_def for function in definition.library.function)]
-    draws = any(node.op in random_draws.TYPES for node in itertools.chain.from_iterable(nodes))
     known = [*_variables(model)]
     stored = {id(v.value) for v in known}
     others = [v for v in found.graph.variables if id(v) not in stored]
-    return draws, named([*known, *plain_variables(model), *others])
+    return obstacles.draws(found.graph), named([*known, *plain_variables(model), *others])
 
 
 def _variables(model: keras.Model) -> Iterator[keras.Variable]:
