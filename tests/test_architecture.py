@@ -189,11 +189,11 @@ def test_a_missing_private_part_is_an_error_that_names_the_supported_versions(mo
 
 def test_a_name_that_keras_no_longer_keeps_state_under_is_an_error():
     """Asked for an unknown name Keras answers None: replays would lose `training` without a word."""
-    from tfgc._framework import private_api
+    from tfgc._framework import keras_state
 
-    assert private_api.kept_by_name("current_call_ctx") == "current_call_ctx"
+    assert keras_state.kept_by_name("current_call_ctx") == "current_call_ctx"
     with pytest.raises(tfgc.TfgcError, match=r"keeps no 'renamed_ctx'.*It supports TensorFlow"):
-        private_api.kept_by_name("renamed_ctx")
+        keras_state.kept_by_name("renamed_ctx")
 
 
 def test_nothing_refers_to_this_machine_or_to_folders_outside():

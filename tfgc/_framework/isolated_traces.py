@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import keras
 
-from tfgc._framework import keras_models, private_api
+from tfgc._framework import keras_models, keras_state
 from tfgc._framework.diverted_calls import DivertedCalls
 from tfgc._framework.versions import attribute
 
@@ -41,7 +41,7 @@ def in_own_thread(
     else a step that Ctrl-C ended would go on being planned, and put methods back that had been replaced since. Code
     that is not Python's runs to its end first. If all is not done after `patience` seconds, `on_wait` is called.
     """
-    handed = private_api.of_thread()
+    handed = keras_state.of_thread()
     found: list[Result] = []
     raised: list[BaseException] = []
     made: dict[str, Any] = {}
@@ -52,12 +52,12 @@ def in_own_thread(
         collects = gc.isenabled()
         gc.disable()  # what is made is kept, or goes by itself: Python's collector would walk over all of it in vain
         try:
-            private_api.add_to_thread(handed)
+            keras_state.add_to_thread(handed)
             try:
                 found.append(function())
             except BaseException as error:
                 raised.append(error)
-            made.update(private_api.of_thread())
+            made.update(keras_state.of_thread())
         finally:
             if collects:
                 gc.enable()
@@ -77,7 +77,7 @@ def in_own_thread(
             _wait(done)
         raise
     thread.join()
-    private_api.add_to_thread(made)
+    keras_state.add_to_thread(made)
     if raised:
         raise raised[0]
     return found[0]

@@ -1,88 +1,24 @@
-"""What surrounds a call and is no argument of it, as Keras and TensorFlow keep it for a thread or a graph.
+"""What TensorFlow knows of a call besides its arguments, and has no public API for.
 
-TensorFlow knows, but has no public API that says, whether a tape records a tensor, whether a forward accumulator
-follows it, and whether XLA will compile the graph being traced.
+Whether a tape records a tensor, whether a forward accumulator follows it, whether XLA will compile the graph.
 """
 
-import contextlib
-import functools
-import inspect
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfgc._framework import internals, versions
-from tfgc._framework.internals import global_state, record
+from tfgc._framework import internals, keras_state
+from tfgc._framework.internals import record
 from tfgc._framework.versions import attribute
 
-
-@functools.cache
-def _sources() -> str:
-    """Those of the modules of Keras that keep something of the thread by name."""
-    modules = (m for name, m in sys.modules.items() if name.startswith("keras.") and "global_state" in vars(m))
-    found = ""
-    for module in modules:
-        with contextlib.suppress(OSError):  # installed without sources
-            found += inspect.getsource(module)
-    return found
-
-
-def kept_by_name(name: str) -> str:
-    """A name under which Keras keeps something of the thread: for others it gives None, and no error."""
-    if _sources() and f'"{name}"' not in _sources():
-        raise versions.unsupported(f"Keras keeps no {name!r}")
-    return name
-
-
-_CALL_CONTEXT, _AUTOCAST = kept_by_name("current_call_ctx"), kept_by_name("autocast_scope")
-_STATELESS, _SYMBOLIC = kept_by_name("stateless_scope"), kept_by_name("symbolic_scope")
-_GLOBAL_SEED = kept_by_name("global_seed_generator")
-# Of the calls that surround a trace in a thread of its own, which are none of that. Variables to be initialized are in
-# a list of each thread: those in a list that two threads share would be initialized twice.
-_AROUND = frozenset(
-    [_CALL_CONTEXT, _AUTOCAST, _STATELESS, _SYMBOLIC]
-    + list(map(kept_by_name, ("uninitialized_variables", "name_scope_stack", "remat_scope_stack")))
-)
 # A context in which no tape records what runs, whether it is eager or not.
 no_recording = record.stop_recording
 # Whether a tape or a forward accumulator of this thread may follow what runs.
 could_record = record.could_possibly_record
 # What `tf.random.set_seed` was last given.
 tensorflow_seed = internals.context.global_seed
-
-
-def of_thread() -> dict[str, Any]:
-    """What Keras keeps for this thread by name, such as policies and the global seed, but for the calls around."""
-    return {name: value for name, value in vars(global_state.GLOBAL_STATE_TRACKER).items() if name not in _AROUND}
-
-
-def add_to_thread(values: dict[str, Any]) -> None:
-    """Let Keras keep for this thread what it has nothing for yet; `keras.utils.set_random_seed` leaves a seed None."""
-    for name, value in values.items():
-        if _kept(name) is None:
-            global_state.set_global_attribute(name, value)
-
-
-def _kept(name: str) -> Any:
-    return global_state.get_global_attribute(name)
-
-
-def call_context() -> dict[str, Any] | None:
-    """What Keras's call context holds now, its entry layer apart; None outside of any call."""
-    context = _kept(_CALL_CONTEXT)
-    return None if context is None else {k: v for k, v in vars(context).items() if k != "entry_layer"}
-
-
-def set_call_context(values: dict[str, Any] | None) -> None:
-    """Let Keras's call context hold `values`: an explicit `training=` stays there for the calls that follow."""
-    context = _kept(_CALL_CONTEXT)
-    if context is not None and values is not None:
-        entry = context.entry_layer
-        vars(context).clear()
-        vars(context).update(values, entry_layer=entry)
 
 
 def trains(training: bool | None) -> bool:
@@ -97,49 +33,12 @@ def could_train() -> bool:
 
 
 def _training_around() -> bool | None:
-    context = _kept(_CALL_CONTEXT)
-    return None if context is None else context.training
-
-
-def stateless_scope_here() -> Any:
-    """The innermost `keras.StatelessScope` of this thread; None if there is none."""
-    return _kept(_STATELESS)
-
-
-def in_symbolic_scope() -> bool:
-    """Whether Keras calls a model on symbolic tensors, only to look at shapes or to build it."""
-    return _kept(_SYMBOLIC) is not None
-
-
-def autocast_scope() -> Any:
-    """The scope in which Keras casts the variables that a layer reads; None if there is none."""
-    return _kept(_AUTOCAST)
-
-
-def enter_call(values: dict[str, Any], autocast: Any) -> None:
-    """Let this thread stand in a call of Keras: what its context holds, its entry layer apart, and its autocast scope.
-
-    No layer takes itself for the outermost one then, and clears losses.
-    """
-    context = internals.CallContext(entry_layer=None)
-    vars(context).update(values)
-    global_state.set_global_attribute(_CALL_CONTEXT, context)
-    global_state.set_global_attribute(_AUTOCAST, autocast)
+    return (keras_state.call_context() or {}).get("training")
 
 
 def let_pass(error: Exception) -> None:
     """Let Keras raise an error out of a layer's call as it is, without a list of the arguments of the call."""
     error._keras_call_info_injected = True  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def global_seed() -> Any:
-    """The generator that Keras draws from without a seed of its own; None before its first use."""
-    return _kept(_GLOBAL_SEED)
-
-
-def set_global_seed(generator: Any) -> None:
-    """Make Keras draw from this generator, a new one if None."""
-    global_state.set_global_attribute(_GLOBAL_SEED, generator)
 
 
 def storage(variable: keras.Variable) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tfgc._framework import private_api
+from tfgc._framework import keras_state
 
 _here = threading.local()
 
@@ -33,13 +33,13 @@ def rewind(start: tuple[Any, bytes]) -> None:
 @contextlib.contextmanager
 def streams_put_back() -> Iterator[None]:
     """Put the streams of Python and NumPy back after a trace that draws from them, or lets Keras seed its generator."""
-    start, generator = state(), private_api.global_seed()
+    start, generator = state(), keras_state.global_seed()
     try:
         yield
     finally:
         if state() != start:
             rewind(start)
-            private_api.set_global_seed(generator)
+            keras_state.set_global_seed(generator)
             getattr(_here, "draws", []).append(True)
 
 

@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfgc._framework import added_losses, graph_building, operation_seeds, private_api, python_random, tensor_attributes
+from tfgc._framework import (
+    added_losses,
+    graph_building,
+    keras_state,
+    operation_seeds,
+    private_api,
+    python_random,
+    tensor_attributes,
+)
 from tfgc._pairs.tensor_packing import Packing
 from tfgc._step import gradient_calls, layer_spans
 from tfgc._step.trace import Trace
@@ -101,7 +109,7 @@ class Joint:
             result = self._fn(*args, **kwargs)
         if not (self._is_persistent or private_api.in_xla()) and _calls_compiled():
             raise _CompiledCallError
-        self.context_left = private_api.call_context()
+        self.context_left = keras_state.call_context()
         self.losses = [layer for layer, _ in losses]
         self.unmasked = tuple(sorted({*masked} - {*tensor_attributes.masked(given)}))
         self.packing = Packing(result, made=True)

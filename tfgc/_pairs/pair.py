@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfgc._framework import (
     graph_gradients,
+    keras_state,
     operation_seeds,
     own_replica,
     private_api,
@@ -17,7 +18,7 @@ from tfgc._framework import (
     tensor_attributes,
 )
 from tfgc._framework.keras_models import TRACES
-from tfgc._framework.surroundings import Surroundings
+from tfgc._framework.keras_state import Surroundings
 from tfgc._pairs import obstacles
 from tfgc._pairs.backward import Backward
 from tfgc._pairs.functions import Directions
@@ -139,7 +140,7 @@ class Pair:
                 made[i] = result
         for i, k in joint.unchanged.items():
             made[i] = tensors[k]
-        private_api.set_call_context(joint.context_left)
+        keras_state.set_call_context(joint.context_left)
         tensor_attributes.take_masks_off(arguments, joint.unmasked)
         count = len(made) - len(joint.losses)
         for layer, loss in zip(joint.losses, made[count:]):

@@ -13,9 +13,9 @@ import tensorflow as tf
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._error_texts import one_line
 from tfgc._errors import NotReplayableWarning, UnsupportedModelError, warn
-from tfgc._framework import added_losses, graph_building, own_replica, private_api
+from tfgc._framework import added_losses, graph_building, keras_state, own_replica, private_api
+from tfgc._framework.keras_state import Surroundings
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
-from tfgc._framework.surroundings import Surroundings
 from tfgc._pairs.code import Code
 from tfgc._pairs.pair import Pair, Shapes, SizedPlan, may_flow, open_where_they_differ
 from tfgc._pairs.slices import WHOLE, Slices
@@ -76,11 +76,11 @@ class Pairs:
 
     def run(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Pair | None]:
         """What a call returns, and the pair that ran it, if one did."""
-        scope = private_api.stateless_scope_here()
+        scope = keras_state.stateless_scope_here()
         if scope is None:
             return self._run(self._fn, args, kwargs)
         # Only shapes are looked at, or a scope has values of its own.
-        if private_api.in_symbolic_scope() or type(scope) is not keras.StatelessScope:
+        if keras_state.in_symbolic_scope() or type(scope) is not keras.StatelessScope:
             return self._fn(*args, **kwargs), None
         call = StatelessCall(self._fn, scope)
         made, pair = self._run(call, (call.given, args, kwargs), {})
@@ -118,7 +118,7 @@ class Pairs:
         known = (self._known.get(kind) or []) if is_known else []
         for pair in known:
             if pair.takes(shapes) and pair.serves() and self._holds(pair, shapes):
-                if isinstance(self._fn, keras.Layer) and private_api.call_context() is None:
+                if isinstance(self._fn, keras.Layer) and keras_state.call_context() is None:
                     added_losses.clear_losses(self._fn)
                 return pair
         traced = functools.partial(Pair, fn, packing, flows, around, self._name, owner, plan=self._plan)

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import OptionError, UnsupportedModelError, check_int
-from tfgc._framework import call_checks, private_api, whole_steps
+from tfgc._framework import call_checks, keras_state, whole_steps
 from tfgc._framework.model_checks import check_backend
 from tfgc._pairs.as_argument import Itself
 from tfgc._pairs.pairs import Pairs
@@ -93,7 +93,7 @@ def recompute(fn: Callable, *, slices: int = 1) -> Callable:
         is_planned = whole_steps.is_here() and slices == 1
         if call_checks.is_empty(args, kwargs) or is_planned:
             return fn(*args, **kwargs)
-        if slices > 1 and (private_api.stateless_scope_here() or tf.distribute.has_strategy()):
+        if slices > 1 and (keras_state.stateless_scope_here() or tf.distribute.has_strategy()):
             raise UnsupportedModelError(f"{name} cannot run in slices in a tf.distribute.Strategy or StatelessScope")
         return pairs(*args, **kwargs)
 

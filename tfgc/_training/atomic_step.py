@@ -22,7 +22,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import isolated_traces, operation_order, private_api, python_random
+from tfgc._framework import isolated_traces, keras_state, operation_order, private_api, python_random
 from tfgc._framework.layer_values import plain_variables
 from tfgc._framework.replaced import replaced
 
@@ -60,7 +60,7 @@ class AtomicStep:
     def begin(self) -> None:
         """Hold what the next step may write."""
         self._begun.assign(False)
-        self._streams, self._global_seed = python_random.state(), private_api.global_seed()
+        self._streams, self._global_seed = python_random.state(), keras_state.global_seed()
         self._counting = set(map(id, self._model.metrics_variables))
         if self._mode == "compiled":
             self._states = set(map(id, self._model.non_trainable_variables))
@@ -69,7 +69,7 @@ class AtomicStep:
     def _all(self) -> list[tf.Variable]:
         """The variables of the model and its metrics, of Keras's global seed, and plain ones that layers hold."""
         known = [*self._model.variables, *self._model.metrics_variables]
-        seed = private_api.global_seed()
+        seed = keras_state.global_seed()
         if seed is not None:
             known.append(seed.state)
         if self._mode == "xla":
@@ -90,7 +90,7 @@ class AtomicStep:
             for metric in self._model.metrics:
                 if not self._counting.issuperset(map(id, metric.variables)):  # made by the step, as Keras's of outputs
                     metric.reset_state()
-            private_api.set_global_seed(self._global_seed)
+            keras_state.set_global_seed(self._global_seed)
             python_random.rewind(self._streams)
         self._held = []
         return obstacle

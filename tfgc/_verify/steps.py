@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfgc._core import text
 from tfgc._error_texts import one_line
 from tfgc._errors import TfgcError, UnsupportedModelError
-from tfgc._framework import graph_optimizer, keras_models, private_api
+from tfgc._framework import graph_optimizer, keras_models, keras_state
 from tfgc._framework.layer_values import leaves, plain_variables
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pairs import obstacles
@@ -168,7 +168,7 @@ def traced(model: keras.Model, function: Callable, *args: Any) -> tuple[bool, di
 def _variables(model: keras.Model) -> Iterator[keras.Variable]:
     """Every Keras variable that the layers hold, in a list of Keras's or not, and the global seed."""
     yield from model.variables
-    seed = private_api.global_seed()
+    seed = keras_state.global_seed()
     if seed is not None:
         yield seed.state
     for layer in keras_models.layers_inside(model):
