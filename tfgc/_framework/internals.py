@@ -7,7 +7,6 @@ try:
     from keras.src.backend.common import global_state
     from keras.src.layers.layer import CallContext
     from keras.src.models import functional
-    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
     from tensorflow.compiler.xla.service import hlo_pb2
     from tensorflow.python.autograph.core import ag_ctx
     from tensorflow.python.eager import context, forwardprop_util, imperative_grad, record
