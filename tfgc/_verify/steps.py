@@ -19,10 +19,11 @@ from tfgc._pairs import obstacles
 from tfgc._planning.request import Request
 from tfgc._training.rewritten_function import RewrittenFunction, Settings
 from tfgc._verify import copies
-from tfgc._verify.verdicts import EPSILON, Steps
+from tfgc._verify.differences import Steps
 
 # How many roundings values are moved by, to see how far plain steps then differ.
 _ROUNDINGS = 4
+_EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}
 # What a step is given: inputs, targets and weights of samples, each may be None.
 Data = tuple[Any, Any, Any]
 
@@ -32,7 +33,6 @@ class Step:
 
     once: Callable[..., dict[tuple[str, str], Any]]  # runs it on data; returns results by kind and name, without states
     loss: str  # what is minimized, in words
-    updates = False  # whether it updates weights, so that rounding in gradients reaches all that it returns
     request = Request()  # how it is planned as a whole
     draws = False  # whether it draws from TensorFlow's hidden random state, which only eager steps can repeat
 
@@ -139,9 +139,9 @@ def _wave(value: np.ndarray, phase: int) -> np.ndarray:
 def _rounded(value: Any, phase: int, trained: bool = False) -> Any:
     """A value a few roundings off; whole numbers that are not trained, such as ids, masks and counters, are exact."""
     value = np.asarray(value)
-    if value.dtype.name not in EPSILON:
+    if value.dtype.name not in _EPSILON:
         return value
-    moved = (value * (1 + _ROUNDINGS * EPSILON[value.dtype.name] * _wave(value, phase))).astype(value.dtype)
+    moved = (value * (1 + _ROUNDINGS * _EPSILON[value.dtype.name] * _wave(value, phase))).astype(value.dtype)
     return moved if trained else np.where(value == np.rint(value), value, moved)
 
 
