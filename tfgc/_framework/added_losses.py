@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from tfgc._framework import keras_models
 from tfgc._framework.diverted_calls import DivertedCalls
 from tfgc._framework.versions import attribute
 
@@ -35,3 +36,21 @@ def losses_noted() -> Iterator[list[tuple[keras.Layer, Any]]]:
 def clear_losses(layer: keras.Layer) -> None:
     """Let a layer forget the losses of its last call, as it does where it is the outermost that is called."""
     attribute(layer, "_clear_losses")()
+
+
+@contextlib.contextmanager
+def losses_put_back(model: keras.Model) -> Iterator[None]:
+    """Leave the losses that layers hold as they were before."""
+
+    def books() -> Iterator[Any]:
+        for layer in keras_models.layers_inside(model):
+            yield from (attribute(layer, "_losses"), attribute(layer, "_loss_ids"))
+
+    before = [(book, book.copy()) for book in books()]
+    try:
+        yield
+    finally:
+        for book in books():
+            book.clear()
+        for book, held in before:
+            (book.extend if isinstance(book, list) else book.update)(held)

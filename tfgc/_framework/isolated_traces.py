@@ -17,9 +17,8 @@ from typing import Any, TypeVar
 
 import keras
 
-from tfgc._framework import keras_models, keras_state
+from tfgc._framework import keras_state
 from tfgc._framework.diverted_calls import DivertedCalls
-from tfgc._framework.versions import attribute
 
 Result = TypeVar("Result")
 _POLL = 0.1  # Seconds: a thread that waits for a lock cannot be interrupted.
@@ -94,13 +93,7 @@ def _wait(done: threading.Event, seconds: float = math.inf) -> bool:
 @contextlib.contextmanager
 def updates_by(update: Callable) -> Iterator[None]:
     """Let `update(optimizer, grads, trainable_variables)` run in place of the updates of this thread."""
-    with one_at_a_time, _updating_by(update):
-        yield
-
-
-@contextlib.contextmanager
-def _updating_by(update: Callable) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
+    with one_at_a_time, contextlib.ExitStack() as stack:
         stack.enter_context(_UPDATES.to(update))
         for kind in subclasses(_BASE):
             if "apply" in vars(kind):
@@ -118,23 +111,3 @@ def subclasses(kind: type) -> Iterator[type]:
     for other in kind.__subclasses__():
         yield other
         yield from subclasses(other)
-
-
-@contextlib.contextmanager
-def losses_put_back(model: keras.Model) -> Iterator[None]:
-    """Leave the losses that layers hold as they were before."""
-
-    def books() -> list[tuple[list, set]]:
-        layers = keras_models.layers_inside(model)
-        return [(attribute(layer, "_losses"), attribute(layer, "_loss_ids")) for layer in layers]
-
-    before = [(losses, list(losses), ids, set(ids)) for losses, ids in books()]
-    try:
-        yield
-    finally:
-        for losses, ids in books():
-            losses.clear()
-            ids.clear()
-        for losses, old_losses, ids, old_ids in before:
-            losses.extend(old_losses)
-            ids.update(old_ids)

@@ -11,8 +11,7 @@ except `Lambda` and their variables.
 
 import contextlib
 import functools
-import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -34,10 +33,8 @@ class Settings:
 
     def __init__(self, layers: Iterable[keras.Layer]) -> None:
         self._layers = tuple({id(layer): layer for layer in layers}.values())
-        self._readers: dict[keras.Layer, tuple[list[str], Callable]] = {}
-        self._with_things: set[keras.Layer] = set()
+        self._known: dict[keras.Layer, list[str]] = {}
         self._held: dict[keras.Layer, list[tuple[str, keras.Variable]]] = {}
-        books()  # Raises where this version of Keras keeps others.
 
     def __call__(self) -> tuple:
         """A hashable value."""
@@ -51,10 +48,7 @@ class Settings:
         for layer, names, values, exchanged in before:
             if own := {name for name, _ in {*exchanged} ^ {*self._exchanged(layer)}}:
                 self._held[layer] = [(name, variable) for name, variable in self._held[layer] if name not in own]
-            now = self._values(layer)
-            kept = [name for name, old, new in zip(names, values, now) if old is new or old == new]
-            if len(kept) < len(names):
-                self._readers[layer] = _reader(kept)
+            self._known[layer] = [n for n, old, new in zip(names, values, self._values(layer)) if old == new]
 
     def __iter__(self) -> Iterator[keras.Layer]:
         for layer in self._layers:
@@ -80,31 +74,21 @@ class Settings:
         return tuple([(n, comparable(own.get(n))) for n, held in self._held[layer] if own.get(n) is not held])
 
     def _names(self, layer: keras.Layer) -> list[str]:
-        if layer not in self._readers:
+        if layer not in self._known:
             own: dict[str, Any] = {}
             for kind in reversed([kind for kind in type(layer).__mro__ if not _of_keras(kind.__module__)]):
                 own |= {name: value for name, value in vars(kind).items() if not isinstance(value, CODE)}
             module = type(layer).__module__
             names = {n for n, v in (own | vars(layer)).items() if _is_setting(n, v)}
             if isinstance(layer, keras.layers.Lambda) or not (isinstance(layer, keras.Model) or _of_keras(module)):
-                things = {n for n, v in vars(layer).items() if _may_be_set(n) and is_constant(v)} - names
-                self._with_things |= {layer} if things else set()
-                names |= things
-            self._readers[layer] = _reader(sorted(names))
-        return self._readers[layer][0]
+                names |= {n for n, v in vars(layer).items() if _may_be_set(n) and is_constant(v)}
+            self._known[layer] = sorted(names)
+        return self._known[layer]
 
     def _values(self, layer: keras.Layer) -> tuple:
-        names = self._names(layer)
-        try:
-            values = self._readers[layer][1](vars(layer))
-        except KeyError:  # Some are attributes of its class, or gone.
-            values = tuple([getattr(layer, name, None) for name in names])
-        try:
-            if layer not in self._with_things:
-                hash(values)
-                return values
-        except TypeError:
-            pass
+        own = vars(layer)
+        # Some are attributes of its class, or gone.
+        values = (own[name] if name in own else getattr(layer, name, None) for name in self._names(layer))
         return tuple(map(comparable, values))
 
 
@@ -129,13 +113,6 @@ def _may_be_set(name: str) -> bool:
 @functools.cache
 def _of_keras(module: str) -> bool:
     return module.startswith(("keras.", "tensorflow.", "builtins"))
-
-
-def _reader(names: list[str]) -> tuple[list[str], Callable[[dict[str, Any]], tuple]]:
-    """Names of attributes, and a function that reads them from a layer's `vars`, as a tuple."""
-    if len(names) > 1:
-        return names, operator.itemgetter(*names)
-    return names, lambda own: tuple(own[name] for name in names)
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """`tfgc.recompute`: a state-safe `tf.recompute_grad`, by a pair for each kind of call."""
 
+import dataclasses
 import functools
 import reprlib
 from collections.abc import Callable
@@ -11,7 +12,6 @@ import tensorflow as tf
 from tfgc._errors import OptionError, UnsupportedModelError, check_int
 from tfgc._framework import call_checks, keras_state, whole_steps
 from tfgc._framework.model_checks import check_backend
-from tfgc._pairs.as_argument import Itself
 from tfgc._pairs.pairs import Pairs
 from tfgc._pairs.slices import Slices
 
@@ -100,3 +100,19 @@ def recompute(fn: Callable, *, slices: int = 1) -> Callable:
     # Given as an argument to a `tf.function`, what has `__wrapped__` would be unwrapped.
     vars(recomputed)["__tf_tracing_type__"] = lambda _: Itself(recomputed)
     return recomputed
+
+
+@dataclasses.dataclass(frozen=True)
+class Itself(tf.types.experimental.TraceType):
+    """How `tf.function` takes a recomputed function as an argument: as a value, each of which gets a new trace."""
+
+    function: Callable
+
+    def is_subtype_of(self, other: Any) -> bool:
+        return self == other
+
+    def most_specific_common_supertype(self, others: Any) -> "Itself | None":
+        return self if all(self == other for other in others) else None
+
+    def placeholder_value(self, placeholder_context: Any) -> Callable:
+        return self.function

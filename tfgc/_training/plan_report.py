@@ -38,27 +38,22 @@ def planned(model: keras.Model, plan: Callable[[], Made], *, verbose: bool | Non
     Its warnings are given here, so that they point at the caller, and a line says so when it takes long. Random numbers
     that layers draw in its traces are drawn again by the call.
     """
-    start, generator, variables = python_random.state(), keras_state.global_seed(), len(model.variables)
+    variables = len(model.variables)
 
-    def collected() -> tuple[Made, list[tuple[str, type[Warning]]], bool]:
-        with collected_warnings() as found, python_random.draws_noted() as draws:
-            made = plan()
-            return made, found, bool(draws) or keras_state.global_seed() is not generator
+    def collected() -> tuple[Made, list[tuple[str, type[Warning]]]]:
+        redrawn = python_random.streams_put_back(unless=lambda: len(model.variables) != variables)
+        with collected_warnings() as found, redrawn:
+            return plan(), found
 
     def on_wait() -> None:
         if verbose:
             print(f"tfgc: planning {model.name!r} ...", file=sys.stderr, flush=True)
 
     try:
-        made, found, draws = isolated_traces.in_own_thread(collected, PATIENCE, on_wait)
+        made, found = isolated_traces.in_own_thread(collected, PATIENCE, on_wait)
     except TfgcError as error:
         private_api.let_pass(error)
         raise
-    # Other threads may draw from the streams, so they are left alone where no layer does. Layers that were built
-    # meanwhile are not built again.
-    if draws and len(model.variables) == variables:
-        python_random.rewind(start)
-        keras_state.set_global_seed(generator)
     for message, category in found:
         warn(message, category)
     return made
