@@ -128,13 +128,9 @@ def compiled_metrics(model: keras.Model) -> list[Any]:
     return [] if made is None else [attribute(made, "_user_metrics"), attribute(made, "_user_weighted_metrics")]
 
 
-def compiled_losses(model: keras.Model) -> list[list[Any]]:
-    """The losses of each output that a model is compiled with."""
-    return of_outputs(model, model.loss if model.compiled else None)
-
-
-def of_outputs(model: keras.Model, given: Any) -> list[list[Any]]:
-    """What `compile` was given for each output of a model: by name or key, in order, or the same for all."""
+def compiled_losses(model: keras.Model) -> list[Any]:
+    """The loss of each output that a model is compiled with: given by name or key, in order, or the same for all."""
+    given = model.loss
     names = getattr(model, "output_names", None) or [model.layers[-1].name]  # a Sequential has none
     chosen = [given] * len(names)
     if len(names) > 1 and isinstance(given, dict):
@@ -144,4 +140,4 @@ def of_outputs(model: keras.Model, given: Any) -> list[list[Any]]:
         chosen = [keyed.get(name, given.get(name)) for name in names]
     elif len(names) > 1 and isinstance(given, list | tuple):
         chosen = next((list(form) for form in (given, keras.tree.flatten(given)) if len(form) == len(names)), chosen)
-    return [[one for one in keras.tree.flatten(choice) if one is not None] for choice in chosen]
+    return [next((one for one in keras.tree.flatten(choice) if one is not None), None) for choice in chosen]

@@ -12,7 +12,7 @@ from tfgc._framework import (
     own_replica,
     private_api,
     tensor_attributes,
-    xla_waits,
+    xla,
 )
 from tfgc._pairs.functions import Directions
 from tfgc._pairs.joint import Joint
@@ -126,7 +126,7 @@ class Backward:
         of_others = () if directions.segments is not None else self._stored or ()
         given = list(map(graph_building.capture, (*self._given, *self._stateful, *of_others)))
         if private_api.in_xla():  # which drops the edges of a call, and merges what is equal
-            given = list(map(xla_waits.waiting(dy), given))
+            given = list(map(xla.waiting(dy), given))
         return run([*given, *dy])
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from tfgc._framework import private_api, xla_waits
+from tfgc._framework import private_api, xla
 from tfgc._pairs import joined
 from tfgc._pairs.reading import Part
 from tfgc._rewrite import liveness
@@ -26,7 +26,7 @@ class Function(NamedTuple):
         """Run it on values by name, to which it adds what it makes; under XLA what is `early` waits for the rest."""
         given = [values[name] for name in self.takes]
         if early is not None and private_api.in_xla():  # which drops the edges of a call, and merges what is equal
-            wait = xla_waits.waiting([t for name, t in zip(self.takes, given) if name not in early])
+            wait = xla.waiting([t for name, t in zip(self.takes, given) if name not in early])
             given = [wait(t) if name in early else t for name, t in zip(self.takes, given)]
         for name in self.last:
             del values[name]

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import private_api, xla_waits
+from tfgc._framework import private_api, xla
 
 # How what slices make becomes one: rows of samples one behind the other, in a buffer or not, all that they make one
 # behind the other, a sum, or the same in all slices.
@@ -100,7 +100,7 @@ def _behind(tensors: Sequence[tf.Tensor]) -> Iterator[Callable[[tf.Tensor], tf.T
     """Yield a function that makes what is read in here wait for some tensors."""
     numbers = [t for t in tensors if t.dtype.is_floating]
     if numbers and private_api.in_xla():
-        yield xla_waits.waiting(numbers)
+        yield xla.waiting(numbers)
     else:
         with contextlib.nullcontext() if tf.executing_eagerly() else tf.control_dependencies(tensors):
             yield lambda t: t

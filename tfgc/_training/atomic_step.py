@@ -22,7 +22,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import isolated_traces, keras_state, operation_order, private_api, python_random
+from tfgc._framework import concrete_functions, isolated_traces, keras_state, private_api, python_random
 from tfgc._framework.layer_values import plain_variables
 from tfgc._framework.replaced import replaced
 
@@ -145,7 +145,7 @@ class AtomicStep:
         graph: Any = tf.compat.v1.get_default_graph()
         inside = {i for update in updates for i in update}
         outside = [op for i, op in enumerate(graph.get_operations()) if i not in inside]
-        variables, others = operation_order.written_variables(graph, outside, self._all())
+        variables, others = concrete_functions.written_variables(graph, outside, self._all())
         if others:
             raise UnsupportedModelError(
                 f"on_oom='replan': operation {others[0]!r} of the step may write what is no variable and cannot be put "

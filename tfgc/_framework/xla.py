@@ -1,6 +1,6 @@
-"""What XLA's compiler gets, and what it answers: a function as StableHLO, and the memory of one that it compiles."""
+"""What XLA's compiler gets, and what it answers; and what waits for what in a function that it compiles."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -34,3 +34,20 @@ def _exported(function: Any, specs: Sequence[tf.TensorSpec], stage: str) -> byte
     device = (tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU"))[0].name
     export = attribute(context.context(), "get_compiler_ir")
     return export(device, None, function.name, list(specs), function.captured_inputs, stage)
+
+
+def waiting(late: Sequence[tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
+    """A function that makes a tensor wait until others, of floating numbers, are there: XLA drops control edges."""
+    sums = [tf.cast(tf.abs(tf.reduce_sum(x)), tf.float32) for x in late if x.dtype.is_floating or x.dtype.is_complex]
+    if not sums:
+        return lambda x: x
+    total = tf.add_n(sums)
+    # XLA cannot know that this is zero, and unlike 0 * upstream it stays zero when a gradient overflows.
+    never = tf.math.is_nan(total) & tf.math.is_inf(total)
+
+    def wait(x: tf.Tensor) -> tf.Tensor:
+        if x.dtype.is_bool:
+            return x | never
+        return x + tf.cast(never, x.dtype) if x.dtype.is_floating or x.dtype.is_integer else x
+
+    return wait
