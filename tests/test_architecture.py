@@ -167,6 +167,12 @@ def test_private_parts_of_the_frameworks_are_read_in_one_folder(name):
     assert not list(private_reads(NAMES[name].read_text()))
 
 
+def test_private_parts_of_the_frameworks_are_few():
+    """Each may be another in the next version: what is public does as well in most places."""
+    files = [path for name, path in NAMES.items() if folder(name) == "_framework"]
+    assert len({name for path in files for name in private_reads(path.read_text())}) <= 43
+
+
 def test_the_error_about_versions_names_those_that_the_package_declares():
     from tfgc._framework import versions
 

@@ -73,11 +73,11 @@ class FunctionalGraph:
 
     def structured_inputs(self, tensors: Sequence[Any]) -> Any:
         """Tensors in the structure of the inputs."""
-        return keras.tree.pack_sequence_as(attribute(self._function, "_inputs_struct"), tensors)
+        return keras.tree.pack_sequence_as(self.input, tensors)
 
     def structured_outputs(self, tensors: Sequence[Any]) -> Any:
         """Tensors in the structure of the outputs."""
-        return keras.tree.pack_sequence_as(attribute(self._function, "_outputs_struct"), tensors)
+        return keras.tree.pack_sequence_as(self._function.output, tensors)
 
 
 def layers_inside(layer: keras.Layer) -> list[keras.Layer]:
