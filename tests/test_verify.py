@@ -10,7 +10,7 @@ from equality import fresh, in_turn, noise, states
 from models import Subclassed, built, everything
 
 import tfgc
-from tfgc._framework.replaced import replaced
+from tfgc._framework.diverted_calls import replaced
 from tfgc._pairs import tensor_packing
 from tfgc._training.planned_calls import PlannedCalls
 from tfgc._verify import differences, loss_step, verify

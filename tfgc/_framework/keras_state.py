@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tfgc._framework import held_tensors, versions
+from tfgc._framework import layer_values, versions
 from tfgc._framework.internals import CallContext, global_state
 from tfgc._framework.layer_settings import Settings
 
@@ -123,7 +123,7 @@ class Surroundings:
 
     def held(self, tensors: Iterable[Any]) -> Callable[[], bool] | None:
         """What says whether the layers hold these tensors still; None where they do not now."""
-        return held_tensors.held(self._settings or (), tensors)
+        return layer_values.holders(self._settings or (), tensors)
 
     def enter(self) -> None:
         """Let this thread, which traces the function, stand where it is called."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from tfgc._framework import own_replica
-from tfgc._pairs import joined
+from tfgc._pairs import rows
 from tfgc._pairs.joint import Joint
 from tfgc._pairs.reading import Part, Reading
 from tfgc._pairs.segments import Planned, Segments
@@ -55,7 +55,7 @@ class Directions:
         if plan is not None and joint.through and joint.sources:
             planned = plan(first)
             if planned.step.order != first.trace.step.order:  # that runs as TensorFlow orders it, not as traced
-                planned = Planned(joined.with_poolings(planned.step, first.trace.ops), planned.said)
+                planned = Planned(rows.with_poolings(planned.step, first.trace.ops), planned.said)
             self.planned, self.segments = planned.said, Segments(first, planned, len(joint.made))
             self.kept = [*self.stateful, *(name for name in self.segments.stored if name not in self.stateful)]
 

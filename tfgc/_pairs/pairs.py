@@ -15,11 +15,10 @@ from tfgc._error_texts import one_line
 from tfgc._errors import NotReplayableWarning, UnsupportedModelError, warn
 from tfgc._framework import added_losses, graph_building, keras_state, own_replica, private_api
 from tfgc._framework.keras_state import Surroundings
-from tfgc._framework.memory_errors import OUT_OF_MEMORY
+from tfgc._framework.memory_counts import OUT_OF_MEMORY
 from tfgc._pairs.code import Code
 from tfgc._pairs.pair import Pair, Shapes, SizedPlan, may_flow, open_where_they_differ
 from tfgc._pairs.slices import WHOLE, Slices
-from tfgc._pairs.stateless import StatelessCall
 from tfgc._pairs.tensor_packing import Packing
 
 # Kinds of calls that are known, and of each the pairs that differ in sizes and in the variables that gradients flow to.
@@ -82,7 +81,7 @@ class Pairs:
         # Only shapes are looked at, or a scope has values of its own.
         if keras_state.in_symbolic_scope() or type(scope) is not keras.StatelessScope:
             return self._fn(*args, **kwargs), None
-        call = StatelessCall(self._fn, scope)
+        call = _StatelessCall(self._fn, scope)
         made, pair = self._run(call, (call.given, args, kwargs), {})
         return call.finish(*made), pair
 
@@ -154,3 +153,29 @@ class Pairs:
 
 def _as_tensor(value: Any) -> Any:
     return tf.convert_to_tensor(value) if isinstance(value, np.ndarray) else value
+
+
+class _StatelessCall:
+    """A function called in a `keras.StatelessScope`, as one of the values there, which are tensors, and it writes."""
+
+    def __init__(self, fn: Callable, scope: keras.StatelessScope) -> None:
+        self._fn, self._scope = fn, scope
+        self.given = {i: value for i, value in scope.state_mapping.items() if tf.is_tensor(value)}
+        self._written: list[int] = []
+
+    def __call__(self, values: dict[int, tf.Tensor], args: tuple, kwargs: dict[str, Any]) -> tuple[Any, list]:
+        outer = self._scope
+        scope = keras.StatelessScope(
+            collect_losses=outer.collect_losses, initialize_variables=outer.initialize_variables
+        )
+        scope.state_mapping |= outer.state_mapping | values
+        with scope:
+            results = self._fn(*args, **kwargs)
+        written = {i: value for i, value in scope.state_mapping.items() if value is not values.get(i)}
+        self._written = [*written]
+        return results, [*written.values()]
+
+    def finish(self, results: Any, written: list[tf.Tensor]) -> Any:
+        """Let the scope know what was written, and return the results."""
+        self._scope.state_mapping.update(zip(self._written, written))
+        return results

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import OptionError, UnsupportedModelError, check_int
-from tfgc._framework import call_checks, keras_state, whole_steps
+from tfgc._framework import keras_state, model_checks, whole_steps
 from tfgc._framework.model_checks import check_backend
 from tfgc._pairs.pairs import Pairs
 from tfgc._pairs.slices import Slices
@@ -89,9 +89,9 @@ def recompute(fn: Callable, *, slices: int = 1) -> Callable:
     @functools.wraps(fn, assigned=("__doc__", "__name__", "__module__"), updated=())
     @tf.autograph.experimental.do_not_convert
     def recomputed(*args: Any, **kwargs: Any) -> Any:
-        call_checks.refuse_tf1_graph(f"the recomputed {name!r}")
+        model_checks.refuse_tf1_graph(f"the recomputed {name!r}")
         is_planned = whole_steps.is_here() and slices == 1
-        if call_checks.is_empty(args, kwargs) or is_planned:
+        if model_checks.is_empty(args, kwargs) or is_planned:
             return fn(*args, **kwargs)
         if slices > 1 and (keras_state.stateless_scope_here() or tf.distribute.has_strategy()):
             raise UnsupportedModelError(f"{name} cannot run in slices in a tf.distribute.Strategy or StatelessScope")

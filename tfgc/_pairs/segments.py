@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import host_memory, own_replica, private_api
-from tfgc._pairs import joined, rows
+from tfgc._pairs import rows
 from tfgc._pairs.reading import Part, Reading, behind
 from tfgc._pairs.rows import Function
 from tfgc._rewrite.waits import filters
@@ -141,7 +141,7 @@ class Segments:
         """The operations of each function of backward: of a segment's copies on; a copy from the host is one."""
         ops = self._step.ops
         needed = behind([t[0] for t in gradients if t[0] in self._late], self._early.__contains__, self._before)
-        order = joined.together(self._step, needed, self._late, self._reading.trace.ops)
+        order = rows.together(self._step, needed, self._late, self._reading.trace.ops)
         segment = ()
 
         def starts(last: int, i: int) -> bool:

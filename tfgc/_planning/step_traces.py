@@ -27,8 +27,8 @@ from tfgc._framework import (
     python_random,
     whole_steps,
 )  # fmt: skip
-from tfgc._framework.memory_errors import OUT_OF_MEMORY
-from tfgc._framework.replaced import replaced
+from tfgc._framework.diverted_calls import replaced
+from tfgc._framework.memory_counts import OUT_OF_MEMORY
 from tfgc._planning import batch_specs, function_trace, stand_in
 from tfgc._step.trace import Trace
 

@@ -23,8 +23,8 @@ import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import concrete_functions, isolated_traces, keras_state, private_api, python_random
+from tfgc._framework.diverted_calls import replaced
 from tfgc._framework.layer_values import plain_variables
-from tfgc._framework.replaced import replaced
 
 
 class AtomicStep:

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import call_checks, keras_models, private_api, whole_steps
+from tfgc._framework import keras_models, model_checks, private_api, whole_steps
 from tfgc._framework.layer_settings import books
 from tfgc._framework.layer_values import leaves
 from tfgc._pairs import joint
@@ -56,8 +56,8 @@ class LayerCall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if joint.is_here() or whole_steps.is_here() or not private_api.could_train():
             return self._original(*args, **kwargs)
-        call_checks.refuse_tf1_graph(self._name)
-        if call_checks.is_empty(args, kwargs):
+        model_checks.refuse_tf1_graph(self._name)
+        if model_checks.is_empty(args, kwargs):
             return self._original(*args, **kwargs)
         return self._pairs(*args, **kwargs)
 

@@ -14,7 +14,7 @@ from tfgc._error_texts import one_line
 from tfgc._errors import TfgcError, UnsupportedModelError
 from tfgc._framework import graph_optimizer, keras_models, keras_state
 from tfgc._framework.layer_values import leaves, plain_variables
-from tfgc._framework.memory_errors import OUT_OF_MEMORY
+from tfgc._framework.memory_counts import OUT_OF_MEMORY
 from tfgc._pairs import obstacles
 from tfgc._planning.request import Request
 from tfgc._training.rewritten_function import RewrittenFunction, Settings

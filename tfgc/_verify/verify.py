@@ -18,7 +18,7 @@ from tfgc import strategies
 from tfgc._core.modes import MODES
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_int, did_you_mean
-from tfgc._framework import call_checks, keras_models, model_checks, private_api
+from tfgc._framework import keras_models, model_checks, private_api
 from tfgc._planning.request import Request
 from tfgc._tracing import example_sizes
 from tfgc._training import enable, layer_calls, layer_selectors, stand_ins
@@ -115,7 +115,7 @@ def verify(
         raise OptionError("give a plan or layers=, not both")
     example_sizes.refuse_dataset(batch, "batch")
     data = tf.nest.map_structure(_tensor, keras.utils.unpack_x_y_sample_weight(batch))
-    if call_checks.is_empty(data[0]):
+    if model_checks.is_empty(data[0]):
         raise OptionError("batch: it holds no samples, with which all steps are equal: give a batch with some")
     with contextlib.ExitStack() as stack:
         stack.enter_context(layer_calls.restored_afterwards(model))
