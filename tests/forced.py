@@ -28,7 +28,7 @@ from replays import note_replays
 import tfgc
 from tfgc._error_texts import one_line
 from tfgc._errors import TfgcError
-from tfgc._framework import private_api
+from tfgc._framework import keras_state
 from tfgc._planning.step_plans import StepPlans
 from tfgc._tracing import functional_graphs
 
@@ -168,7 +168,7 @@ def _name(item):
 
 def _is_real(args, kwargs):
     """Whether a call is the outermost one, on data: a model that is being traced is enabled too late."""
-    if not tf.executing_eagerly() or private_api.in_stateless_scope() or private_api.call_context() is not None:
+    if not tf.executing_eagerly() or keras_state.stateless_scope_here() or keras_state.call_context() is not None:
         return False
     return not any(isinstance(x, keras.KerasTensor) for x in keras.tree.flatten((args, kwargs)))
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from equality import fresh
 
 import tfgc
-from tfgc._framework import call_checks
+from tfgc._framework import model_checks
 
 L = keras.layers
 TF1 = (
@@ -76,14 +76,14 @@ def test_what_builds_a_function_is_no_tf1_graph():
 
 def test_empty_means_all_tensors_have_no_elements():
     none, some = tf.zeros((0, 3)), tf.zeros((2, 3))
-    assert call_checks.is_empty(none)
-    assert call_checks.is_empty([none, {"training": True}], tf.zeros((1, 0)))
-    assert call_checks.is_empty(none, tf.constant(0.5))  # a factor beside it
-    assert not call_checks.is_empty(none, some)
-    assert not call_checks.is_empty(tf.constant(1.0))
-    assert not call_checks.is_empty()
+    assert model_checks.is_empty(none)
+    assert model_checks.is_empty([none, {"training": True}], tf.zeros((1, 0)))
+    assert model_checks.is_empty(none, tf.constant(0.5))  # a factor beside it
+    assert not model_checks.is_empty(none, some)
+    assert not model_checks.is_empty(tf.constant(1.0))
+    assert not model_checks.is_empty()
     shapes = []
-    tf.function(lambda x: shapes.append(call_checks.is_empty(x)) or x, input_signature=[tf.TensorSpec(None)])(none)
+    tf.function(lambda x: shapes.append(model_checks.is_empty(x)) or x, input_signature=[tf.TensorSpec(None)])(none)
     assert shapes == [False]
 
 

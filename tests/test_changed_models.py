@@ -485,32 +485,6 @@ def test_a_layer_is_frozen_before_gradients_are_asked_for(mode):
     np.testing.assert_allclose(gradient(True), plain, rtol=1e-4, atol=1e-6)
 
 
-def test_settings_are_put_back_for_a_while():
-    layer = Weighted()
-    first, settings = layer.inside, Settings([layer])
-    kept = settings.kept()
-    layer.factor, layer.trainable, layer.inside, layer.added = 2.0, False, L.Dense(3), "new"
-    layer.rates[0] = 5.0
-    with kept():
-        assert (layer.factor, layer.trainable, layer.inside, layer.rates) == (1.0, True, first, [0.0])
-    assert (layer.factor, layer.trainable, layer.added, layer.rates) == (2.0, False, "new", [5.0])
-    assert layer.inside is not first
-
-
-def test_variables_are_put_back_for_a_while():
-    layer = L.Dense(6)
-    layer.build((None, 6))
-    bias, settings = layer.bias, Settings([layer])
-    before, kept = settings(), settings.kept()
-    layer.bias = None
-    assert settings() != before
-    with kept():
-        assert layer.bias is bias
-    assert layer.bias is None
-    layer.bias = bias
-    assert settings() == before
-
-
 def test_variables_that_a_layer_exchanges_while_it_runs_are_no_settings():
     class Alternating(L.Layer):
         def __init__(self):

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfgc
-from tfgc._framework import xla_export
+from tfgc._framework import xla
 from tfgc._step.fused import fused, moved
 from tfgc._step.step import Op, Step
 
@@ -41,7 +41,7 @@ def said(monkeypatch):
             asked.append(next(figures))
             return asked[-1]
 
-        monkeypatch.setattr(xla_export, "temporary_bytes_of", next_figure)
+        monkeypatch.setattr(xla, "temporary_bytes_of", next_figure)
         return asked
 
     return become
@@ -55,7 +55,7 @@ def test_what_a_step_needs_is_what_xla_lays_out_and_results_are_those_of_xla():
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
     (now,) = run.status().traces
     concrete = plain.get_concrete_function(x)
-    assert now.plain_bytes - now.held_bytes == xla_export.temporary_bytes_of(concrete, [tf.TensorSpec(X.shape)])
+    assert now.plain_bytes - now.held_bytes == xla.temporary_bytes_of(concrete, [tf.TensorSpec(X.shape)])
     assert now.needed_bytes < now.plain_bytes
 
 

@@ -17,7 +17,6 @@ from tensorflow.python.eager import context
 import tfgc
 from tfgc import Plan, Segment
 from tfgc._framework import graph_optimizer
-from tfgc._pairs import random_draws
 
 MODES = ("eager", "compiled", "graph")
 
@@ -344,14 +343,6 @@ def test_draws_in_gradients_and_by_seeds_are_those_of_the_plain_graph(layer):
     model = fresh(build)
     tfgc.enable(model, in_pieces(model, x, 5))
     assert_equal(plain, train(model, x, y, graph=True, lr=1e-4), exact=False)
-
-
-@pytest.mark.parametrize(("drawn", "is_stored"), [(100, True), (101, False)])
-def test_draws_of_up_to_a_sixteenth_of_what_is_computed_are_stored(drawn, is_stored):
-    with tf.Graph().as_default() as graph:
-        tf.negative(tf.compat.v1.placeholder(tf.float32, (1600 - drawn,)))
-        tf.raw_ops.RandomUniform(shape=[drawn], dtype=tf.float32)  # the constant of its shape does not count
-    assert (random_draws.too_large(graph.get_operations()) is None) == is_stored
 
 
 def test_recomputed_functions_draw_apart():

@@ -36,7 +36,6 @@ def run(step: bytes, target: Target, timeout: float, dump: pathlib.Path) -> dict
 
     XLA's own texts go to the folder `dump`: modules before and after optimization, and its assignment of buffers.
     """
-    check_installed()
     begin = time.monotonic()
     try:
         ended, found = _attempt(step, target, timeout, dump, _FLAGS)

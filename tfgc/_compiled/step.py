@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfgc._core.plan import Plan
 from tfgc._error_texts import one_line
 from tfgc._errors import OptionError, UnsupportedModelError, check_int
-from tfgc._framework import keras_models, keras_names, xla_export
+from tfgc._framework import keras_models, keras_names, xla
 from tfgc._framework.trainer import Trainer
 from tfgc._tracing import synthetic
 from tfgc._training import enable, layer_calls
@@ -71,9 +71,7 @@ def stable_hlo(model: keras.Model, plan: Plan | None, batch: Batch, optimizer: k
 
         compiled: Any = tf.function(step, jit_compile=True, autograph=False)
         try:
-            return xla_export.stable_hlo(
-                compiled.get_concrete_function(batch.x, batch.y), tf.nest.flatten((batch.x, batch.y))
-            )
+            return xla.stable_hlo(compiled.get_concrete_function(batch.x, batch.y), tf.nest.flatten((batch.x, batch.y)))
         except ValueError as error:
             raise UnsupportedModelError(f"{model.name!r} cannot be compiled by XLA: {one_line(error)}") from error
 

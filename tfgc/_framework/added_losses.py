@@ -1,13 +1,12 @@
 """The losses that layers add in their calls, and which layer adds which."""
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import keras
 
-from tfgc._framework import versions
+from tfgc._framework import keras_models
 from tfgc._framework.diverted_calls import DivertedCalls
 from tfgc._framework.versions import attribute
 
@@ -20,9 +19,8 @@ def losses_noted() -> Iterator[list[tuple[keras.Layer, Any]]]:
     found: list[tuple[keras.Layer, Any]] = []
 
     def add(layer: keras.Layer, loss: Any) -> None:
-        before = len(attribute(layer, "_losses"))
         _ADDED.original(layer, loss)
-        found.extend((layer, each) for each in attribute(layer, "_losses")[before:])
+        found.extend((layer, each) for each in keras.tree.flatten(loss))
 
     try:
         with _ADDED.to(add):
@@ -31,7 +29,8 @@ def losses_noted() -> Iterator[list[tuple[keras.Layer, Any]]]:
         for layer, loss in found:
             losses = attribute(layer, "_losses")
             losses[:] = [each for each in losses if each is not loss]
-            forget_loss(layer, loss)
+            # In a `StatelessScope` it remembers losses by id, and ids are used again.
+            attribute(layer, "_loss_ids").discard(id(loss))
 
 
 def clear_losses(layer: keras.Layer) -> None:
@@ -39,19 +38,19 @@ def clear_losses(layer: keras.Layer) -> None:
     attribute(layer, "_clear_losses")()
 
 
-def maker_of_loss() -> keras.Layer:
-    """The layer whose `add_loss` calls the `add_loss` of a `StatelessScope`, for the latter: Keras does not pass it."""
-    caller = sys._getframe(2).f_locals.get("self")
-    if caller is None:
-        raise versions.unsupported("the caller of StatelessScope.add_loss has no `self`")
-    return caller
+@contextlib.contextmanager
+def losses_put_back(model: keras.Model) -> Iterator[None]:
+    """Leave the losses that layers hold as they were before."""
 
+    def books() -> Iterator[Any]:
+        for layer in keras_models.layers_inside(model):
+            yield from (attribute(layer, "_losses"), attribute(layer, "_loss_ids"))
 
-def remember_loss(layer: keras.Layer, loss: Any) -> None:
-    """Let a layer know that it made a loss."""
-    attribute(layer, "_loss_ids").add(id(loss))
-
-
-def forget_loss(layer: keras.Layer, loss: Any) -> None:
-    """Let a layer forget that it made a loss: it remembers losses by id, and ids are used again."""
-    attribute(layer, "_loss_ids").discard(id(loss))
+    before = [(book, book.copy()) for book in books()]
+    try:
+        yield
+    finally:
+        for book in books():
+            book.clear()
+        for book, held in before:
+            (book.extend if isinstance(book, list) else book.update)(held)

@@ -1,7 +1,7 @@
-"""The traces that a `tf.function` keeps, calls of one past the checks of its arguments, and what an operation calls."""
+"""The traces that a `tf.function` keeps, calls past the checks of arguments, and what operations call and write."""
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -63,3 +63,25 @@ def call_flat(function: Any, tensors: list[tf.Tensor]) -> Any:
     """Call a concrete function on the tensors of its signature, in order, past its checks of them."""
     # These cost 5 to 10 microseconds for each argument, and are not needed for what was looked up by dtypes and shapes.
     return attribute(function, "_call_flat")(tensors, function.captured_inputs)
+
+
+def written_variables(
+    graph: Any, operations: Iterable[tf.Operation], known: Iterable[tf.Variable]
+) -> tuple[list[tf.Variable], list[str]]:
+    """The variables that some operations of a function's graph may write, functions that they call included.
+
+    Those that are made in the trace, which TensorFlow does not list, are found among `known` ones. Returns the names of
+    operations, too, that may write what is no variable, such as a table.
+    """
+    variables = {id(variable.handle): variable for variable in (*graph.variables, *known)}
+    outside = {id(inner): outer for outer, inner in graph.captures}
+    found: dict[int, tf.Variable] = {}
+    others: list[str] = []
+    for operation in operations:
+        for handle in internals.get_read_write_resource_inputs(operation)[1]:
+            key = id(outside.get(id(handle)))
+            if key in variables:
+                found[key] = variables[key]
+            else:
+                others.append(operation.name)
+    return list(found.values()), others

@@ -1,4 +1,4 @@
-"""Calls of functions of TensorFlow and Keras that a thread diverts for a while; other threads' go where they did."""
+"""What is another for a while: calls that a thread diverts, while other threads' go where they did, and attributes."""
 
 import contextlib
 import threading
@@ -51,3 +51,17 @@ class DivertedCalls:
                 self.original = found
             self._diverting += change
             setattr(self._owner, self._name, self._call if self._diverting else self.original)
+
+
+@contextlib.contextmanager
+def replaced(thing: Any, name: str, instead: Any) -> Iterator[None]:
+    """Let a method or attribute of an object be another for a while."""
+    attributes = vars(thing)
+    is_own, own = name in attributes, attributes.get(name)
+    attributes[name] = instead
+    try:
+        yield
+    finally:
+        del attributes[name]
+        if is_own:
+            attributes[name] = own

@@ -7,7 +7,6 @@ stands in the data adapter of the running `fit`, a local variable of Keras's. Kn
 
 import contextlib
 import itertools
-import random
 import re
 import sys
 import traceback
@@ -15,10 +14,9 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from tfgc._framework import operation_seeds
+from tfgc._framework import operation_seeds, python_random
 
 # Datasets that hand on batches as they come.
 _SAME_BATCHES = re.compile(
@@ -67,20 +65,12 @@ def _of(adapter: Any) -> int | None:
 def _rows_of_first(adapter: Any) -> int | None:
     """Samples in the first batch of a `keras.utils.PyDataset`, which the user's code makes once more for this."""
     # Keras looks at its first batches, too, and keeps their shapes with an open batch. Workers draw meanwhile.
-    with tf.init_scope(), contextlib.nullcontext() if adapter.enqueuer else _streams_put_back():
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(tf.init_scope())
+        if not adapter.enqueuer:
+            stack.enter_context(python_random.streams_put_back())
+            stack.enter_context(operation_seeds.eager_ones_put_back())
         return _rows(adapter.py_dataset[0])
-
-
-@contextlib.contextmanager
-def _streams_put_back() -> Iterator[None]:
-    """Put the streams of Python, NumPy and TensorFlow back after code that may draw from them."""
-    own, numpy = random.getstate(), np.random.get_state(legacy=False)
-    with operation_seeds.eager_ones_put_back():
-        try:
-            yield
-        finally:
-            random.setstate(own)
-            np.random.set_state(numpy)
 
 
 def _rows(batch: Any) -> int | None:
@@ -93,9 +83,9 @@ def _of_dataset(dataset: Any) -> int | None:
         size = tf.get_static_value(getattr(dataset, "_batch_size", None))
         return None if size is None else int(size)
     if kind == "_ZipDataset":
-        sizes = {_of_dataset(one) for one in tf.nest.flatten(dataset._datasets)}
+        sizes = set(map(_of_dataset, dataset._inputs()))
         return sizes.pop() if len(sizes) == 1 else None
     if kind in _IN_TURN:
-        sizes = [_of_dataset(one) for one in dataset._inputs()[_IN_TURN[kind] :]]
+        sizes = list(map(_of_dataset, dataset._inputs()[_IN_TURN[kind] :]))
         return max(filter(None, sizes)) if all(sizes) else None
-    return _of_dataset(getattr(dataset, "_input_dataset", None)) if _SAME_BATCHES.match(kind) else None
+    return _of_dataset(dataset._inputs()[0]) if _SAME_BATCHES.match(kind) and dataset._inputs() else None

@@ -7,45 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework.internals import ControlFlowFuncGraph, pywrap_tfe, record
+from tfgc._framework.internals import ControlFlowFuncGraph, record
 
 # The graph of a function, by a name, to trace in what is never run.
 scratch_graph = tf.__internal__.FuncGraph
-
-
-def recorded_copy(tensor: tf.Tensor, backward: Callable[[Any], Any], source: tf.Tensor | None = None) -> tf.Tensor:
-    """A copy of a tensor whose gradient is what `backward` makes of the upstream one.
-
-    Tapes take it for one made of `source`, by default of the tensor itself.
-    """
-    # A `tf.custom_gradient` would make three operations in place of one, which TensorFlow's optimizer does not drop.
-    with record.stop_recording():
-        copy = tf.identity(tensor)
-    forward = (lambda t: [t]) if source is None else None
-    record.record_operation(
-        "identity", [copy], [tensor if source is None else source], lambda g: [backward(g)], forward
-    )
-    return copy
-
-
-@contextlib.contextmanager
-def eagerly_recorded() -> Iterator[None]:
-    """Run eagerly in here, whatever graph is built around; tapes record, which `tf.init_scope` alone would stop."""
-    with tf.init_scope(), recorded():
-        yield
-
-
-@contextlib.contextmanager
-def recorded() -> Iterator[bool]:
-    """Let tapes record in here, even where all are stopped, as in the first run of `tf.recompute_grad`; says if so."""
-    stopped = bool(pywrap_tfe.TFE_Py_TapeSetIsStopped())
-    if stopped:
-        pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
-    try:
-        yield stopped
-    finally:
-        if stopped:
-            pywrap_tfe.TFE_Py_TapeSetStopOnThread()
 
 
 @contextlib.contextmanager

@@ -7,8 +7,10 @@ what is registered only finds it.
 
 import functools
 import itertools
+import sys
 import weakref
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +18,7 @@ import tensorflow as tf
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import internals, versions
 from tfgc._framework.graph_optimizer import KEPT
-from tfgc._framework.internals import record
+from tfgc._framework.internals import gradients_util, imperative_grad, record
 
 _HELD = "tfgc_gradients"  # the attribute of a graph that holds what is attached in it, and goes with it
 _names = map("tfgc-replay-{}".format, itertools.count())
@@ -24,7 +26,7 @@ _found: weakref.WeakValueDictionary[str, Callable] = weakref.WeakValueDictionary
 
 
 def attached(
-    results: Sequence[tf.Tensor], arguments: Sequence[tf.Tensor], backward: Callable, asked: set[int] | None = None
+    results: Sequence[tf.Tensor], arguments: Sequence[tf.Tensor], backward: Callable, asked: set[int]
 ) -> list[tf.Tensor]:
     """Copies of `results` whose gradients flow to `arguments` alone, as `backward` makes the latter of the former.
 
@@ -55,26 +57,36 @@ def attached(
         # and then the operation itself, so that the write may come first.
         _keep(copies[0].op)
     # The copies of arguments are left out: a tape makes zeros for each output that nothing reads.
-    _record(copies[: len(results)], arguments, backward)
-    if asked is None or len(results) == 1:
-        return [*copies[:1], *map(_alone, copies[1 : len(results)])]
-    return _noted(copies[: len(results)], asked)
+    _record(copies[:count], arguments, backward)
+    return _noted(copies[:count], asked)
 
 
-def _noted(results: list[tf.Tensor], asked: set[int] | None) -> list[tf.Tensor]:
+def asked_sources() -> set[int] | None:
+    """The ids of the tensors and handles that a tape is asked for gradients of; None where that is not known."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _OF_GRAPHS:
+            return None
+        if frame.f_code is _OF_TAPES:
+            sources: Any = frame.f_locals["sources"]
+            return {id(source) for source in sources}
+        frame = frame.f_back
+    return None
+
+
+_OF_TAPES = versions.attribute(imperative_grad, "imperative_grad").__code__
+_OF_GRAPHS = versions.attribute(gradients_util, "_GradientsHelper").__code__
+
+
+def _noted(results: list[tf.Tensor], asked: set[int]) -> list[tf.Tensor]:
     """Copies of results that note which of them gradients come from."""
-    if asked is None or len(results) == 1:
+    if len(results) == 1:
         return results
     with record.stop_recording():
         made = [tf.identity(x) if tf.executing_eagerly() else _alone(x) for x in results]
     for i, (result, copy) in enumerate(zip(results, made)):
-        _record([copy], [result], functools.partial(_note, asked, i))
+        _record([copy], [result], lambda upstream, i=i: [asked.add(i) or upstream])
     return made
-
-
-def _note(asked: set[int], position: int, upstream: Any) -> list[Any]:
-    asked.add(position)
-    return [upstream]
 
 
 def _record(results: list[tf.Tensor], arguments: Sequence[tf.Tensor], backward: Callable) -> None:

@@ -4,23 +4,14 @@
 from tfgc._framework import versions
 
 try:
-    import tensorflow.python.pywrap_tfe as pywrap_tfe
-    from keras.src.backend.common import global_state, name_scope, remat, stateless_scope, symbolic_scope, variables
-    from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
-    from keras.src.layers import layer
+    from keras.src.backend.common import global_state
     from keras.src.layers.layer import CallContext
     from keras.src.models import functional
-    from keras.src.models.sequential import Sequential
-    from keras.src.ops.operation import Operation
-    from keras.src.optimizers.base_optimizer import BaseOptimizer
-    from keras.src.random import seed_generator
-    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
     from tensorflow.compiler.xla.service import hlo_pb2
     from tensorflow.python.autograph.core import ag_ctx
-    from tensorflow.python.distribute.mirrored_run import _MirroredReplicaContext as MirroredReplicaContext
-    from tensorflow.python.eager import context, execute, forwardprop_util, imperative_grad, record
-    from tensorflow.python.eager.polymorphic_function import atomic_function, compiler_ir
-    from tensorflow.python.framework import op_def_registry, ops, random_seed
+    from tensorflow.python.eager import context, forwardprop_util, imperative_grad, record
+    from tensorflow.python.eager.polymorphic_function import atomic_function
+    from tensorflow.python.framework import op_def_registry, random_seed
     from tensorflow.python.framework.auto_control_deps_utils import get_read_write_resource_inputs
     from tensorflow.python.ops import control_flow_util, gradients_util, resource_variable_ops
     from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph

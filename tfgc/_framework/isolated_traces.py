@@ -17,29 +17,15 @@ from typing import Any, TypeVar
 
 import keras
 
-from tfgc._framework import internals, keras_models, versions
+from tfgc._framework import keras_state
 from tfgc._framework.diverted_calls import DivertedCalls
-from tfgc._framework.internals import BaseOptimizer, global_state
-from tfgc._framework.versions import attribute
 
 Result = TypeVar("Result")
 _POLL = 0.1  # Seconds: a thread that waits for a lock cannot be interrupted.
 
-# Of the calls that surround the trace, which are none of its own. Variables to be initialized are in a list of each
-# thread: those in a list that two threads share would be initialized twice.
-_SURROUNDINGS = {
-    versions.kept_by_name(module, name)
-    for module, name in (
-        (internals.layer, "current_call_ctx"),
-        (internals.variables, "autocast_scope"),
-        (internals.variables, "uninitialized_variables"),
-        (internals.name_scope, "name_scope_stack"),
-        (internals.remat, "remat_scope_stack"),
-        (internals.stateless_scope, "stateless_scope"),
-        (internals.symbolic_scope, "symbolic_scope"),
-    )
-}
-_UPDATES = DivertedCalls(BaseOptimizer, "apply")
+# The class that defines it for all optimizers.
+_BASE = next(kind for kind in keras.Optimizer.__mro__ if "apply" in vars(kind))
+_UPDATES = DivertedCalls(_BASE, "apply")
 _updates_of = functools.cache(functools.partial(DivertedCalls, name="apply"))  # a subclass
 # What traces a model holds this until its layers are as they were, for other threads would see what it changes in them.
 one_at_a_time = threading.Lock()
@@ -54,7 +40,7 @@ def in_own_thread(
     else a step that Ctrl-C ended would go on being planned, and put methods back that had been replaced since. Code
     that is not Python's runs to its end first. If all is not done after `patience` seconds, `on_wait` is called.
     """
-    handed = {name: value for name, value in _state().items() if name not in _SURROUNDINGS}
+    handed = keras_state.of_thread()
     found: list[Result] = []
     raised: list[BaseException] = []
     made: dict[str, Any] = {}
@@ -65,12 +51,12 @@ def in_own_thread(
         collects = gc.isenabled()
         gc.disable()  # what is made is kept, or goes by itself: Python's collector would walk over all of it in vain
         try:
-            _state().update(handed)
+            keras_state.add_to_thread(handed)
             try:
                 found.append(function())
             except BaseException as error:
                 raised.append(error)
-            made.update({name: value for name, value in _state().items() if name not in _SURROUNDINGS})
+            made.update(keras_state.of_thread())
         finally:
             if collects:
                 gc.enable()
@@ -90,9 +76,7 @@ def in_own_thread(
             _wait(done)
         raise
     thread.join()
-    for name, value in made.items():
-        if _state().get(name) is None:  # `keras.utils.set_random_seed` leaves a generator of None
-            _state()[name] = value
+    keras_state.add_to_thread(made)
     if raised:
         raise raised[0]
     return found[0]
@@ -106,23 +90,12 @@ def _wait(done: threading.Event, seconds: float = math.inf) -> bool:
     return done.is_set()
 
 
-def _state() -> dict[str, Any]:
-    """What Keras keeps for this thread, by name."""
-    return vars(global_state.GLOBAL_STATE_TRACKER)
-
-
 @contextlib.contextmanager
 def updates_by(update: Callable) -> Iterator[None]:
     """Let `update(optimizer, grads, trainable_variables)` run in place of the updates of this thread."""
-    with one_at_a_time, _updating_by(update):
-        yield
-
-
-@contextlib.contextmanager
-def _updating_by(update: Callable) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
+    with one_at_a_time, contextlib.ExitStack() as stack:
         stack.enter_context(_UPDATES.to(update))
-        for kind in subclasses(BaseOptimizer):
+        for kind in subclasses(_BASE):
             if "apply" in vars(kind):
                 stack.enter_context(_updates_of(kind).to(update))
         yield
@@ -138,23 +111,3 @@ def subclasses(kind: type) -> Iterator[type]:
     for other in kind.__subclasses__():
         yield other
         yield from subclasses(other)
-
-
-@contextlib.contextmanager
-def losses_put_back(model: keras.Model) -> Iterator[None]:
-    """Leave the losses that layers hold as they were before."""
-
-    def books() -> list[tuple[list, set]]:
-        layers = keras_models.layers_inside(model)
-        return [(attribute(layer, "_losses"), attribute(layer, "_loss_ids")) for layer in layers]
-
-    before = [(losses, list(losses), ids, set(ids)) for losses, ids in books()]
-    try:
-        yield
-    finally:
-        for losses, ids in books():
-            losses.clear()
-            ids.clear()
-        for losses, old_losses, ids, old_ids in before:
-            losses.extend(old_losses)
-            ids.update(old_ids)

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework.internals import Sequential, functional
+from tfgc._framework.internals import functional
 from tfgc._framework.versions import attribute
 
 # Where an enabled layer keeps methods that a user had put on the object. Neither Keras nor tfgc takes it for a setting.
@@ -30,7 +30,7 @@ def runs_graph(model: Any) -> bool:
 
 def has_graph(model: Any) -> bool:
     """Whether the class of a model runs a graph of Keras's."""
-    kind = next((kind for kind in (Sequential, functional.Functional) if isinstance(model, kind)), None)
+    kind = next((kind for kind in (keras.Sequential, functional.Functional) if isinstance(model, kind)), None)
     return kind is not None and type(model).call is kind.call
 
 
@@ -49,7 +49,7 @@ def _function_of(model: Any) -> Any:
     """Keras's own object for the graph of a model, another one once the graph has changed; None if it has none."""
     if not has_graph(model):
         return None
-    return attribute(model, "_functional") if isinstance(model, Sequential) else model
+    return attribute(model, "_functional") if isinstance(model, keras.Sequential) else model
 
 
 class FunctionalGraph:
@@ -73,11 +73,11 @@ class FunctionalGraph:
 
     def structured_inputs(self, tensors: Sequence[Any]) -> Any:
         """Tensors in the structure of the inputs."""
-        return keras.tree.pack_sequence_as(attribute(self._function, "_inputs_struct"), tensors)
+        return keras.tree.pack_sequence_as(self.input, tensors)
 
     def structured_outputs(self, tensors: Sequence[Any]) -> Any:
         """Tensors in the structure of the outputs."""
-        return keras.tree.pack_sequence_as(attribute(self._function, "_outputs_struct"), tensors)
+        return keras.tree.pack_sequence_as(self._function.output, tensors)
 
 
 def layers_inside(layer: keras.Layer) -> list[keras.Layer]:
@@ -128,13 +128,9 @@ def compiled_metrics(model: keras.Model) -> list[Any]:
     return [] if made is None else [attribute(made, "_user_metrics"), attribute(made, "_user_weighted_metrics")]
 
 
-def compiled_losses(model: keras.Model) -> list[list[Any]]:
-    """The losses of each output that a model is compiled with."""
-    return of_outputs(model, model.loss if model.compiled else None)
-
-
-def of_outputs(model: keras.Model, given: Any) -> list[list[Any]]:
-    """What `compile` was given for each output of a model: by name or key, in order, or the same for all."""
+def compiled_losses(model: keras.Model) -> list[Any]:
+    """The loss of each output that a model is compiled with: given by name or key, in order, or the same for all."""
+    given = model.loss
     names = getattr(model, "output_names", None) or [model.layers[-1].name]  # a Sequential has none
     chosen = [given] * len(names)
     if len(names) > 1 and isinstance(given, dict):
@@ -144,4 +140,4 @@ def of_outputs(model: keras.Model, given: Any) -> list[list[Any]]:
         chosen = [keyed.get(name, given.get(name)) for name in names]
     elif len(names) > 1 and isinstance(given, list | tuple):
         chosen = next((list(form) for form in (given, keras.tree.flatten(given)) if len(form) == len(names)), chosen)
-    return [[one for one in keras.tree.flatten(choice) if one is not None] for choice in chosen]
+    return [next((one for one in keras.tree.flatten(choice) if one is not None), None) for choice in chosen]

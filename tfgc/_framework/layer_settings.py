@@ -11,26 +11,21 @@ except `Lambda` and their variables.
 
 import contextlib
 import functools
-import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
 
+from tfgc._framework import keras_models
 from tfgc._framework.layer_values import (
     CODE,
     PLAIN,
     are_numbers,
     by_attributes,
     comparable,
-    copied,
     is_constant,
     leaves,
 )
-from tfgc._framework.versions import attribute
-
-_KEPT_BY_KERAS = ("_trainable", "_dtype_policy", "dtype_policy", "call", "activity_regularizer")
-_MISSING = object()
 
 
 class Settings:
@@ -38,33 +33,12 @@ class Settings:
 
     def __init__(self, layers: Iterable[keras.Layer]) -> None:
         self._layers = tuple({id(layer): layer for layer in layers}.values())
-        self._readers: dict[keras.Layer, tuple[list[str], Callable]] = {}
-        self._with_things: set[keras.Layer] = set()
-        self._changing: dict[keras.Layer, set[str]] = {}
+        self._known: dict[keras.Layer, list[str]] = {}
         self._held: dict[keras.Layer, list[tuple[str, keras.Variable]]] = {}
-        books()  # Raises where this version of Keras keeps others.
 
     def __call__(self) -> tuple:
         """A hashable value."""
         return tuple([self._of(layer) for layer in self])
-
-    def kept(self) -> Callable[[], contextlib.AbstractContextManager]:
-        """A context to enter later, in which the layers have the settings of this moment."""
-        return functools.partial(self._restored, [(layer, self._restorable(layer)) for layer in self])
-
-    @contextlib.contextmanager
-    def _restored(self, kept: list[tuple[keras.Layer, dict[str, Any]]]) -> Iterator[None]:
-        """Put attributes back by `vars`, so that Keras tracks nothing; those that a layer changes itself stay."""
-        before = []
-        for layer, values in kept:
-            own, names = layer.__dict__, values.keys() - self._changing.get(layer, set())
-            before.append((own, {name: own.get(name, _MISSING) for name in names}))
-            _put(own, {name: values[name] for name in names})
-        try:
-            yield
-        finally:
-            for own, values in before:
-                _put(own, values)
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -74,25 +48,15 @@ class Settings:
         for layer, names, values, exchanged in before:
             if own := {name for name, _ in {*exchanged} ^ {*self._exchanged(layer)}}:
                 self._held[layer] = [(name, variable) for name, variable in self._held[layer] if name not in own]
-                self._changing.setdefault(layer, set()).update(own)
-            now = self._values(layer)
-            kept = [name for name, old, new in zip(names, values, now) if old is new or old == new]
-            if len(kept) < len(names):
-                self._readers[layer] = _reader(kept)
-                self._changing.setdefault(layer, set()).update(set(names) - set(kept))
-
-    @property
-    def variables(self) -> Iterator[keras.Variable]:
-        """The variables of the layers that train unless they are frozen."""
-        return (variable for layer in self for variable in layer._trainable_variables)
+            self._known[layer] = [n for n, old, new in zip(names, values, self._values(layer)) if old == new]
 
     def __iter__(self) -> Iterator[keras.Layer]:
         for layer in self._layers:
-            yield from layer._flatten_layers() if layer._layers else (layer,)
+            yield from keras_models.layers_inside(layer)
 
     def _of(self, layer: keras.Layer) -> tuple:
         # Of a layer that holds others the user may exchange one; Keras's own layers keep theirs.
-        inside = tuple(_held(layer)) if layer._layers and not _of_keras(type(layer).__module__) else ()
+        inside = () if _of_keras(type(layer).__module__) else tuple(_held(layer))
         regularizer = layer.activity_regularizer
         penalty = None if regularizer is None else by_attributes(regularizer)
         around = layer.trainable, layer.dtype_policy.name, vars(layer).get("call"), penalty, inside
@@ -110,48 +74,22 @@ class Settings:
         return tuple([(n, comparable(own.get(n))) for n, held in self._held[layer] if own.get(n) is not held])
 
     def _names(self, layer: keras.Layer) -> list[str]:
-        if layer not in self._readers:
+        if layer not in self._known:
             own: dict[str, Any] = {}
             for kind in reversed([kind for kind in type(layer).__mro__ if not _of_keras(kind.__module__)]):
                 own |= {name: value for name, value in vars(kind).items() if not isinstance(value, CODE)}
             module = type(layer).__module__
             names = {n for n, v in (own | vars(layer)).items() if _is_setting(n, v)}
             if isinstance(layer, keras.layers.Lambda) or not (isinstance(layer, keras.Model) or _of_keras(module)):
-                things = {n for n, v in vars(layer).items() if _may_be_set(n) and is_constant(v)} - names
-                self._with_things |= {layer} if things else set()
-                names |= things
-            self._readers[layer] = _reader(sorted(names))
-        return self._readers[layer][0]
-
-    def _restorable(self, layer: keras.Layer) -> dict[str, Any]:
-        own = vars(layer)
-        found = {name: copied(getattr(layer, name, _MISSING)) for name in self._names(layer)}
-        inside = () if _of_keras(type(layer).__module__) else (k for k, v in own.items() if isinstance(v, keras.Layer))
-        self._exchanged(layer)
-        held = (name for name, _ in self._held.get(layer, ()))
-        return found | {name: own[name] for name in (*_KEPT_BY_KERAS, *inside, *held) if name in own}
+                names |= {n for n, v in vars(layer).items() if _may_be_set(n) and is_constant(v)}
+            self._known[layer] = sorted(names)
+        return self._known[layer]
 
     def _values(self, layer: keras.Layer) -> tuple:
-        names = self._names(layer)
-        try:
-            values = self._readers[layer][1](vars(layer))
-        except KeyError:  # Some are attributes of its class, or gone.
-            values = tuple([getattr(layer, name, None) for name in names])
-        try:
-            if layer not in self._with_things:
-                hash(values)
-                return values
-        except TypeError:
-            pass
+        own = vars(layer)
+        # Some are attributes of its class, or gone.
+        values = (own[name] if name in own else getattr(layer, name, None) for name in self._names(layer))
         return tuple(map(comparable, values))
-
-
-def _put(own: dict[str, Any], values: dict[str, Any]) -> None:
-    for name, value in values.items():
-        if value is _MISSING:
-            own.pop(name, None)
-        else:
-            own[name] = value
 
 
 def _held(layer: keras.Layer) -> Iterator[keras.Layer]:
@@ -177,21 +115,7 @@ def _of_keras(module: str) -> bool:
     return module.startswith(("keras.", "tensorflow.", "builtins"))
 
 
-def _reader(names: list[str]) -> tuple[list[str], Callable[[dict[str, Any]], tuple]]:
-    """Names of attributes, and a function that reads them from a layer's `vars`, as a tuple."""
-    if len(names) > 1:
-        return names, operator.itemgetter(*names)
-    return names, lambda own: tuple(own[name] for name in names)
-
-
 @functools.cache
 def books() -> frozenset[str]:
     """Attributes in which Keras keeps its books."""
-    layer = keras.Layer(name="books")
-    for name in (
-        "_layers",
-        "_flatten_layers",
-        "_trainable_variables",
-    ):  # Read directly above, since that runs in each call.
-        attribute(layer, name)
-    return frozenset(["call", *vars(layer), *vars(keras.Model(name="books"))])
+    return frozenset(["call", *vars(keras.Layer(name="books")), *vars(keras.Model(name="books"))])

@@ -2,7 +2,7 @@
 
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -32,6 +32,22 @@ def plain_variables(model: keras.Model) -> list[tf.Variable]:
     """The variables of TensorFlow's own that layers hold, which Keras does not count among its variables."""
     held = (leaves(vars(layer)) for layer in keras_models.layers_inside(model))
     return [value for values in held for value in values if isinstance(value, tf.Variable)]
+
+
+def holders(layers: Iterable[keras.Layer], tensors: Iterable[Any]) -> Callable[[], bool] | None:
+    """What says whether attributes of the layers hold these tensors still; None where one is in none of them now."""
+    attributes: list[tuple[Any, str]] = [(vars(layer), name) for layer in layers for name in vars(layer)]
+    found: list[tuple[Any, str, Any]] = []
+    for tensor in tensors:
+        place = next((place for place in attributes if _is_in(tensor, *place)), None)
+        if place is None:
+            return None
+        found.append((*place, tensor))
+    return lambda: all(_is_in(tensor, own, name) for own, name, tensor in found)
+
+
+def _is_in(tensor: Any, own: Any, name: str) -> bool:
+    return any(leaf is tensor for leaf in leaves(own.get(name)))
 
 
 def are_numbers(value: Any) -> bool:
@@ -67,13 +83,6 @@ def by_attributes(thing: Any) -> Any:
     if isinstance(thing, CODE) or own is None:
         return comparable(thing)
     return type(thing), tuple((name, comparable(value)) for name, value in own.items())
-
-
-def copied(value: Any) -> Any:
-    """A value that does not change when a list or an array changes in place."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    return list(value) if isinstance(value, list) and are_numbers(value) else value
 
 
 class _Same:

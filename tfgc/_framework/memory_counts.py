@@ -18,6 +18,9 @@ from tfgc._errors import TfgcError, UncountedMemoryWarning, warn
 from tfgc._framework.internals import has_onednn, has_onednn_of
 from tfgc._units import format_bytes
 
+# The errors that say that no memory is left. What else a trace raises may be the user's, and is answered by running
+# plainly. These are handed on: the next call may succeed, and a plain run would need even more.
+OUT_OF_MEMORY = (MemoryError, tf.errors.ResourceExhaustedError)
 _SWITCH = "TF_CPU_ALLOCATOR_USE_BFC"
 _LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 UNCOUNTED = (

@@ -9,8 +9,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from tfgc._framework.diverted_calls import replaced
 from tfgc._framework.internals import functional
-from tfgc._framework.replaced import replaced
 from tfgc._framework.versions import attribute
 
 

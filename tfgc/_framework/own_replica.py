@@ -12,11 +12,11 @@ import tensorflow as tf
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import isolated_traces
 from tfgc._framework.diverted_calls import DivertedCalls
-from tfgc._framework.internals import MirroredReplicaContext
 from tfgc._framework.versions import attribute
 
 Result = TypeVar("Result")
-_MEETINGS = DivertedCalls(MirroredReplicaContext, "_merge_call")
+_MEETINGS = DivertedCalls(tf.distribute.ReplicaContext, "merge_call")
+_ALONE = tf.distribute.OneDeviceStrategy, tf.distribute.TPUStrategy  # whose replicas are not threads
 
 
 def key() -> Hashable:
@@ -44,5 +44,7 @@ def _modes() -> list:
     return attribute(tf.compat.v1.get_default_graph(), "_distribution_strategy_stack")
 
 
-def _refused(*_: Any) -> None:
+def _refused(*args: Any, **kwargs: Any) -> Any:
+    if isinstance(tf.distribute.get_strategy(), _ALONE):
+        return _MEETINGS.original(*args, **kwargs)
     raise UnsupportedModelError("replicas of a tf.distribute.Strategy wait for one another in it")

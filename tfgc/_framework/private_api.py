@@ -1,7 +1,6 @@
-"""What surrounds a call and is no argument of it, as Keras and TensorFlow keep it for a thread or a graph.
+"""What TensorFlow knows of a call besides its arguments, and has no public API for.
 
-TensorFlow knows, but has no public API that says, whether a tape records a tensor, whether a forward accumulator
-follows it, and whether XLA will compile the graph being traced. Variables are read here, too.
+Whether a tape records a tensor, whether a forward accumulator follows it, whether XLA will compile the graph.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,38 +9,16 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework import internals, versions
-from tfgc._framework.internals import AutocastScope, global_state, layer, record, resource_variable_ops, stateless_scope
+from tfgc._framework import internals, keras_state
+from tfgc._framework.internals import record
 from tfgc._framework.versions import attribute
 
-CALL_CONTEXT = versions.kept_by_name(layer, "current_call_ctx")
-_GLOBAL_SEED = versions.kept_by_name(internals.seed_generator, "global_seed_generator")
-
-# Whether Keras variables are served from a table: in a replay, or while Keras only looks at shapes.
-in_stateless_scope = stateless_scope.in_stateless_scope
-# Whether Keras calls a model on symbolic tensors, only to look at shapes or to build it.
-in_symbolic_scope = internals.symbolic_scope.in_symbolic_scope
 # A context in which no tape records what runs, whether it is eager or not.
 no_recording = record.stop_recording
 # Whether a tape or a forward accumulator of this thread may follow what runs.
 could_record = record.could_possibly_record
 # What `tf.random.set_seed` was last given.
 tensorflow_seed = internals.context.global_seed
-
-
-def call_context() -> dict[str, Any] | None:
-    """What Keras's call context holds now, its entry layer apart; None outside of any call."""
-    context = global_state.get_global_attribute(CALL_CONTEXT)
-    return None if context is None else {k: v for k, v in vars(context).items() if k != "entry_layer"}
-
-
-def set_call_context(values: dict[str, Any] | None) -> None:
-    """Let Keras's call context hold `values`: an explicit `training=` stays there for the calls that follow."""
-    context = global_state.get_global_attribute(CALL_CONTEXT)
-    if context is not None and values is not None:
-        entry = context.entry_layer
-        vars(context).clear()
-        vars(context).update(values, entry_layer=entry)
 
 
 def trains(training: bool | None) -> bool:
@@ -56,28 +33,12 @@ def could_train() -> bool:
 
 
 def _training_around() -> bool | None:
-    context = global_state.get_global_attribute(CALL_CONTEXT)
-    return None if context is None else context.training
-
-
-def stateless_scope_here() -> Any:
-    """The innermost `keras.StatelessScope` of this thread; None if there is none."""
-    return stateless_scope.get_stateless_scope() if in_stateless_scope() else None
+    return (keras_state.call_context() or {}).get("training")
 
 
 def let_pass(error: Exception) -> None:
     """Let Keras raise an error out of a layer's call as it is, without a list of the arguments of the call."""
     error._keras_call_info_injected = True  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def global_seed() -> Any:
-    """The generator that Keras draws from without a seed of its own; None before its first use."""
-    return global_state.get_global_attribute(_GLOBAL_SEED)
-
-
-def set_global_seed(generator: Any) -> None:
-    """Make Keras draw from this generator, a new one if None."""
-    global_state.set_global_attribute(_GLOBAL_SEED, generator)
 
 
 def storage(variable: keras.Variable) -> Any:
@@ -111,44 +72,16 @@ def updated_by(optimizer: keras.Optimizer, given: Sequence[keras.Variable] | Non
     return attribute(optimizer, "_trainable_variables") if given is None else given
 
 
-def read(variables: Iterable[keras.Variable]) -> tuple[list[tf.Tensor], dict[int, Any]]:
-    """Read Keras variables as they are stored, whatever the autocast scope.
-
-    Returns:
-        The values, and by position the handles of those that tapes watch by now, but do not know the value of: where a
-        record for each variable would take longer than the small compiled segment that reads them.
-    """
-    variables = list(variables)
-    if tf.executing_eagerly() and not in_stateless_scope():
-        stored = [storage(variable) for variable in variables]
-        if are_plain(stored):
-            handles = [variable.handle for variable in stored]
-            return _read_at_once(stored, handles), dict(enumerate(handles))
-    with AutocastScope(None):
-        return [tf.convert_to_tensor(variable.value) for variable in variables], {}
+def note_reads(variables: Iterable[tf.Variable]) -> None:
+    """Let tapes know that variables were read, as their reads do."""
+    for variable in variables:
+        internals.resource_variable_ops.variable_accessed(variable)
 
 
-def are_plain(stored: Sequence[Any]) -> bool:
-    """Whether these are variables of no strategy, on one device."""
-    kinds = all(type(variable) is resource_variable_ops.ResourceVariable for variable in stored)
-    return kinds and len({variable.handle.device for variable in stored}) <= 1
-
-
-def _read_at_once(stored: Sequence[Any], handles: Sequence[Any]) -> list[tf.Tensor]:
-    """The values of variables that `are_plain`, by one operation."""
-    types = tuple(variable.dtype.as_datatype_enum for variable in stored)
-    attributes, context = ("N", len(handles), "dtypes", types), internals.context.context()
-    run = internals.execute.execute
-    read = run("_ReadVariablesOp", len(handles), handles, attributes, context) if handles else []
-    if tf.distribute.has_strategy():
-        for variable in stored:
-            resource_variable_ops.variable_accessed(variable)
-    else:  # What that comes to, without a look at the strategy for each.
-        for variable in stored:
-            if variable.trainable:
-                internals.pywrap_tfe.TFE_Py_TapeVariableAccessed(variable)
-                internals.pywrap_tfe.TFE_Py_VariableWatcherVariableAccessed(variable)
-    return list(read)
+def record_reads(reads: Iterable[tuple[tf.Tensor, Any]]) -> None:
+    """Let tapes know of each value that it was read from the variable of a handle."""
+    for value, handle in reads:
+        record.record_operation("ReadVariableOp", [value], [handle], lambda upstream: [upstream])
 
 
 def is_recorded(tensors: Iterable[Any]) -> bool:

@@ -7,15 +7,12 @@ first.
 import contextlib
 import pickle
 import random
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from tfgc._framework import private_api
-
-_here = threading.local()
+from tfgc._framework import keras_state
 
 
 def state() -> tuple[Any, bytes]:
@@ -31,23 +28,15 @@ def rewind(start: tuple[Any, bytes]) -> None:
 
 
 @contextlib.contextmanager
-def streams_put_back() -> Iterator[None]:
-    """Put the streams of Python and NumPy back after a trace that draws from them, or lets Keras seed its generator."""
-    start, generator = state(), private_api.global_seed()
+def streams_put_back(unless: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Put the streams of Python and NumPy back after a trace that draws from them, or lets Keras seed its generator.
+
+    What is drawn to build layers is not drawn again: `unless` is asked afterwards.
+    """
+    start, generator = state(), keras_state.global_seed()
     try:
         yield
     finally:
-        if state() != start:
+        if (state() != start or keras_state.global_seed() is not generator) and not unless():
             rewind(start)
-            private_api.set_global_seed(generator)
-            getattr(_here, "draws", []).append(True)
-
-
-@contextlib.contextmanager
-def draws_noted() -> Iterator[list[bool]]:
-    """Give a list with an item for each trace of this thread in here that drew from a stream which was put back."""
-    _here.draws = found = []
-    try:
-        yield found
-    finally:
-        del _here.draws
+            keras_state.set_global_seed(generator)

@@ -17,7 +17,6 @@ ACTIVATIONS = {
     "Sigmoid": lambda logits: tf.raw_ops.Sigmoid(x=logits),
 }
 
-_COPY_OF = "_tfgc_copy_of"
 MASK = "_keras_mask"
 LOGITS = "_keras_logits"
 
@@ -45,7 +44,8 @@ def take_masks_off(structure: Any, positions: Iterable[int]) -> None:
 
 def is_composite(value: Any) -> bool:
     """Whether a value is made of several tensors, as sparse and ragged ones are."""
-    return isinstance(value, tf.__internal__.CompositeTensor)
+    parts = [value] if isinstance(value, tf.TypeSpec) else tf.nest.flatten(value, expand_composites=True)
+    return all(part is not value for part in parts)
 
 
 def attributes(tensor: Any) -> list[tuple[str, tf.Tensor]]:
@@ -55,9 +55,6 @@ def attributes(tensor: Any) -> list[tuple[str, tf.Tensor]]:
 
 def activation(tensor: Any) -> tuple[str | None, Any]:
     """The type of the operation that made `tensor` and its input, where Keras looks for logits there; else Nones."""
-    kind = getattr(tensor, _COPY_OF, None)
-    if kind is not None:
-        return kind, getattr(tensor, LOGITS)
     if not tf.is_symbolic_tensor(tensor) or tensor.op.type not in ACTIVATIONS:
         return None, None
     logits = tensor.op.inputs[0]

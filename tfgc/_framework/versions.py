@@ -1,8 +1,5 @@
 """The versions of TensorFlow and Keras whose private parts tfgc can read, and the error for all others."""
 
-import contextlib
-import inspect
-from types import ModuleType
 from typing import Any
 
 import keras
@@ -21,14 +18,6 @@ def unsupported(missing: object) -> TfgcError:
         f"{keras.__version__} does not have. It supports {SUPPORTED}, tested up to {TESTED}: install one of these, or "
         "a newer tfgc"
     )
-
-
-def kept_by_name(module: ModuleType, name: str) -> str:
-    """A name under which a module of Keras keeps something of the thread; Keras gives None for others, and no error."""
-    with contextlib.suppress(OSError):  # installed without sources
-        if f'"{name}"' not in inspect.getsource(module):
-            raise unsupported(f"{module.__name__} keeps no {name!r}")
-    return name
 
 
 def attribute(thing: Any, name: str) -> Any:

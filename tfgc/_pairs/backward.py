@@ -7,16 +7,16 @@ import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import (
-    asked_sources,
     graph_building,
+    graph_gradients,
     own_replica,
     private_api,
     tensor_attributes,
-    variable_reads,
-    xla_waits,
+    xla,
 )
 from tfgc._pairs.functions import Directions
 from tfgc._pairs.joint import Joint
+from tfgc._pairs.reading import Part
 
 COPIED_BRANCH = (
     "{} was recomputed inside tf.cond, tf.switch_case or tf.while_loop, and TensorFlow now differentiates a copy of "
@@ -58,11 +58,7 @@ class Backward:
         self._given = [tf.identity(t) if tensor_attributes.attributes(t) else t for t in given]
         self._stateful = list(kept[: len(directions.stateful)])
         self._stored: list[Any] | None = list(kept[len(directions.stateful) :])
-        self._read = [k for k, variable in enumerate(directions.variables) if variable is not None]
-        handles = [v.handle for v in directions.variables if v is not None]
-        self._reads = variable_reads.Reads(handles) if handles and tf.executing_eagerly() else None
-        if self._reads is None:
-            variable_reads.record_each([self._stateful[k] for k in self._read], handles)
+        private_api.record_reads((t, v.handle) for t, v in zip(self._stateful, directions.variables) if v is not None)
         self._captures = graph_building.captures_so_far()
         self.asked: set[int] = set()
         self.results: list[Callable[[], Any]] = []
@@ -71,17 +67,13 @@ class Backward:
         asked = sorted(self.asked) if len(upstream) > 1 and self.asked else range(len(upstream))
         self.asked.clear()
         through = tuple(self._through[k] for k in asked)
-        stateful = list(self._stateful)
-        if self._reads is not None:
-            for k, value in zip(self._read, self._reads.values([stateful[k] for k in self._read])):
-                stateful[k] = value
-        recorded = private_api.is_recorded([*self._given, *stateful, *upstream])
+        recorded = private_api.is_recorded([*self._given, *self._stateful, *upstream])
         directions: Directions | None = self._held()
         if directions is None:
             raise UnsupportedModelError(f"the model of which {self._name} is a part was deleted: keep it alive")
         if not graph_building.can_reach(self._captures):
             raise UnsupportedModelError(COPIED_BRANCH.format(self._name))
-        sources = asked_sources.asked_sources()
+        sources = graph_gradients.asked_sources()
         if sources is not None and self._goes_by_results(directions.joint, asked, sources):
             raise UnsupportedModelError(OF_A_RESULT.format(self._name))
         parts = directions.parts_of(through)
@@ -90,11 +82,11 @@ class Backward:
         with graph_building.redirect_captures(self._captures):
             dy = [_unfolded(graph_building.capture(tf.convert_to_tensor(upstream[k]))) for k in asked]
             if directions.segments is not None and through == self._through and not recorded and self._may_take():
-                found = iter(self._by_segments(directions, stateful, dy, flat))
+                found = iter(self._by_segments(directions, dy, flat))
                 if self._done is not None:
                     self._done()
             else:
-                found = iter(self._again(directions, stateful, dy, through, flat, recorded))
+                found = iter(self._again(directions, directions.backward(through, flat, recorded), dy))
         self._done = None
         return [_gradient([next(found) for _ in range(n)] if k in wanted else []) for k, n in enumerate(parts)]
 
@@ -117,35 +109,24 @@ class Backward:
             directions.segments.gives_away = False
         return self._stored is not None
 
-    def _by_segments(
-        self, directions: Directions, stateful: list[tf.Tensor], dy: list[tf.Tensor], flat: tuple[int, ...]
-    ) -> list[tf.Tensor]:
+    def _by_segments(self, directions: Directions, dy: list[tf.Tensor], flat: tuple[int, ...]) -> list[tf.Tensor]:
         segments = directions.segments
         assert segments is not None
         assert self._stored is not None
         names = [directions.names[k] for k in directions.read]
         values = dict(zip(names, map(graph_building.capture, self._given)))
-        values |= zip(directions.kept, [_captured(t) for t in (*stateful, *self._stored)])
+        values |= zip(directions.kept, [_captured(t) for t in (*self._stateful, *self._stored)])
         values |= zip(directions.upstream, dy)
         if tf.executing_eagerly() and segments.gives_away:
             self._stored = None
         return segments.backward(flat, values)
 
-    def _again(
-        self,
-        directions: Directions,
-        stateful: list[tf.Tensor],
-        dy: list[tf.Tensor],
-        through: tuple[int, ...],
-        flat: tuple[int, ...],
-        recorded: bool,
-    ) -> list[tf.Tensor]:
-        run = directions.backward(through, flat, recorded)
+    def _again(self, directions: Directions, run: Part, dy: list[tf.Tensor]) -> list[tf.Tensor]:
         # What runs in slices has what is stateful in each.
         of_others = () if directions.segments is not None else self._stored or ()
-        given = list(map(graph_building.capture, (*self._given, *stateful, *of_others)))
+        given = list(map(graph_building.capture, (*self._given, *self._stateful, *of_others)))
         if private_api.in_xla():  # which drops the edges of a call, and merges what is equal
-            given = list(map(xla_waits.waiting(dy), given))
+            given = list(map(xla.waiting(dy), given))
         return run([*given, *dy])
 
 

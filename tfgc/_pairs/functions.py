@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from tfgc._framework import own_replica
-from tfgc._pairs import joined
+from tfgc._pairs import rows
 from tfgc._pairs.joint import Joint
 from tfgc._pairs.reading import Part, Reading
 from tfgc._pairs.segments import Planned, Segments
@@ -39,8 +39,7 @@ class Directions:
     forward_stays = False  # a call, as backward does
 
     def __init__(self, joint: Joint, plan: Plan | None = None) -> None:
-        self.joint, self._parts = joint, dict[Any, Part]()
-        self._parts_of: dict[tuple[int, ...], list[int]] = {}
+        self.joint, self._known = joint, dict[Any, Any]()
         own_replica.in_own_thread(lambda: self._read(plan))
 
     def _read(self, plan: Plan | None) -> None:
@@ -56,7 +55,7 @@ class Directions:
         if plan is not None and joint.through and joint.sources:
             planned = plan(first)
             if planned.step.order != first.trace.step.order:  # that runs as TensorFlow orders it, not as traced
-                planned = Planned(joined.with_poolings(planned.step, first.trace.ops), planned.said)
+                planned = Planned(rows.with_poolings(planned.step, first.trace.ops), planned.said)
             self.planned, self.segments = planned.said, Segments(first, planned, len(joint.made))
             self.kept = [*self.stateful, *(name for name in self.segments.stored if name not in self.stateful)]
 
@@ -72,9 +71,7 @@ class Directions:
 
     def forward(self, recorded: bool) -> Part:
         """What makes the results of the arguments, and if it is recorded what is kept."""
-        if recorded not in self._parts:
-            self._parts[recorded] = own_replica.in_own_thread(lambda: self._forward(recorded))
-        return self._parts[recorded]
+        return self._once(recorded, lambda: self._forward(recorded))
 
     def _forward(self, recorded: bool) -> Part:
         if recorded and self.segments is not None:
@@ -92,10 +89,7 @@ class Directions:
         It takes the arguments that are `read`, what is `stateful`, and the gradients of those of the results. Where a
         tape records it, what is called in it is part of it: TensorFlow has no gradient of calls that are imported.
         """
-        key = through, wanted, recorded
-        if key not in self._parts:
-            self._parts[key] = own_replica.in_own_thread(lambda: self._backward(through, wanted, recorded))
-        return self._parts[key]
+        return self._once((through, wanted, recorded), lambda: self._backward(through, wanted, recorded))
 
     def _backward(self, through: tuple[int, ...], wanted: tuple[int, ...], recorded: bool) -> Part:
         found, start = self.joint.flat(through)
@@ -112,6 +106,9 @@ class Directions:
 
     def parts_of(self, through: tuple[int, ...]) -> list[int]:
         """Of how many tensors each gradient consists: one, three if it is sparse, none if there is none."""
-        if through not in self._parts_of:
-            self._parts_of[through] = own_replica.in_own_thread(lambda: self.joint.flat(through))[0].parts
-        return self._parts_of[through]
+        return self._once(through, lambda: self.joint.flat(through)[0].parts)
+
+    def _once(self, key: Any, make: Callable[[], Any]) -> Any:
+        if key not in self._known:
+            self._known[key] = own_replica.in_own_thread(make)
+        return self._known[key]

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfgc._framework import added_losses, graph_building, operation_seeds, private_api, python_random, tensor_attributes
+from tfgc._framework import added_losses, graph_building, keras_state, operation_seeds, private_api, python_random
+from tfgc._framework.tensor_attributes import masked
 from tfgc._pairs.tensor_packing import Packing
 from tfgc._step import gradient_calls, layer_spans
 from tfgc._step.trace import Trace
@@ -97,13 +98,13 @@ class Joint:
             self._tape.watch([t for t, flows in zip(tensors, self._flows) if flows and is_differentiable(t)])
             self._tape.watch(self._watched or [])
             args, kwargs = given = self._packing.unpack(tensors[:count])
-            masked = tensor_attributes.masked(given)
+            masked_before = masked(given)
             result = self._fn(*args, **kwargs)
         if not (self._is_persistent or private_api.in_xla()) and _calls_compiled():
             raise _CompiledCallError
-        self.context_left = private_api.call_context()
+        self.context_left = keras_state.call_context()
         self.losses = [layer for layer, _ in losses]
-        self.unmasked = tuple(sorted({*masked} - {*tensor_attributes.masked(given)}))
+        self.unmasked = tuple(sorted({*masked_before} - {*masked(given)}))
         self.packing = Packing(result, made=True)
         self.unsupported = self._packing.unsupported or self.packing.unsupported
         self.made = [*self.packing.take_tensors(), *(loss for _, loss in losses)]
@@ -190,11 +191,9 @@ class _Gradients:
     """Gradients of all sources; `flat` are the tensors that they consist of, `parts` says of how many each does."""
 
     def __init__(self, upstream: Sequence[tf.Tensor], found: Sequence[Any]) -> None:
-        self.upstream, self.flat = upstream, []
-        self.parts: list[int] = []
-        for gradient in found:
-            parts = [] if gradient is None else [gradient]
-            if isinstance(gradient, tf.IndexedSlices):
-                parts = [gradient.values, gradient.indices, gradient.dense_shape]
-            self.parts.append(len(parts))
-            self.flat += parts
+        self.upstream = upstream
+        parts = [[] if g is None else [g] for g in found]
+        for k, g in enumerate(found):
+            if isinstance(g, tf.IndexedSlices):
+                parts[k] = [g.values, g.indices, g.dense_shape]
+        self.parts, self.flat = list(map(len, parts)), [t for each in parts for t in each]

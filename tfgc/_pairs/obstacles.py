@@ -1,15 +1,20 @@
 """Operations that give another result, or have another effect, when they run again."""
 
-import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfgc._error_texts import one_line
 from tfgc._framework import private_api
-from tfgc._pairs import random_draws
 
+# Those that draw from a state that nobody can read, or from that of a `tf.random.Generator`.
+RANDOM = frozenset(
+    ["RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "ParameterizedTruncatedNormal"]
+    + ["RandomGamma", "RandomPoisson", "RandomPoissonV2", "RandomShuffle", "RandomCrop", "Multinomial"]
+    + ["SampleDistortedBoundingBox", "SampleDistortedBoundingBoxV2", "UniformCandidateSampler", "AllCandidateSampler"]
+    + ["LogUniformCandidateSampler", "FixedUnigramCandidateSampler", "LearnedUnigramCandidateSampler"]
+    + ["ThreadUnsafeUnigramCandidateSampler", "RngReadAndSkip", "RngSkip", "StatefulRandomBinomial"]
+)
 # Stateful by TensorFlow's declaration, yet running them twice is harmless.
 _REPEATABLE = frozenset(
     ["ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarHandleOp", "VariableShape", "VarIsInitializedOp"]
@@ -20,45 +25,30 @@ _REPEATABLE = frozenset(
 _BRANCHING = frozenset(["If", "StatelessIf", "Case", "StatelessCase"])
 
 
-def obstacle(graph: Any, share: float = random_draws.SHARE) -> str | None:
-    """Name the first op that gives another result or effect when run again."""
-    # What random operations draw can be stored, if that is no more than a share of what the graph computes.
-    return among(graph.get_operations(), in_functions(graph).values(), share)
+def draws(graph: Any) -> bool:
+    """Whether a graph, or a function that it calls, draws random numbers that it is not given the seed of."""
+    return any(node.op in RANDOM for node in _nodes(graph))
 
 
-def among(operations: Sequence[tf.Operation], called: Iterable[str], share: float = random_draws.SHARE) -> str | None:
-    """The same for some operations of a graph, with the obstacles of the functions that they call."""
-    for op in operations:
-        if writes(op):
-            return _remedy(op.type, op.name)
-    for found in called:
-        return found
-    large = random_draws.too_large(operations, share)
-    return None if large is None else _remedy(large.type, large.name, " draws what is too large to be stored")
+def effect(graph: Any, variables: dict[str, str]) -> str | None:
+    """What a graph, or a function that it calls, does besides giving results; `variables` are named by their inputs."""
+    for node in _nodes(graph):
+        if node.op in RANDOM:
+            return f"{node.op} at {node.name!r} draws random numbers"
+        if private_api.is_stateful(node.op) and node.op not in _REPEATABLE:
+            changed = next((variables[name] for name in node.input if name in variables), None)
+            return (f"it updates {changed!r}" if changed else node.op) + f" at {node.name!r}"
+    return None
 
 
-def writes(op: tf.Operation) -> bool:
-    """Whether an operation has an effect besides its outputs, so that it runs even if nothing reads these."""
-    return op.op_def.is_stateful and op.type not in _REPEATABLE | random_draws.TYPES
+def _nodes(graph: Any) -> Iterator[Any]:
+    definition = graph.as_graph_def()
+    yield from definition.node
+    for function in definition.library.function:
+        yield from function.node_def
 
 
-def in_functions(graph: Any) -> dict[str, str]:
-    """The first obstacle in each function of a graph's branches and loops, and in what it calls, by its name."""
-    functions = {f.signature.name: f.node_def for f in graph.as_graph_def().library.function}
-
-    @functools.cache
-    def first(name: str) -> str | None:
-        for node in functions[name]:
-            if node.op not in _REPEATABLE and private_api.is_stateful(node.op):
-                return _remedy(node.op, node.name)
-        called = (other for node in functions[name] for other in functions_called(node) if other in functions)
-        return next(filter(None, map(first, called)), None)
-
-    found = {name: first(name) for name in functions}
-    return {name: obstacle for name, obstacle in found.items() if obstacle is not None}
-
-
-def functions_called(node: Any) -> list[str]:
+def _functions_called(node: Any) -> list[str]:
     """The functions of branches and loops that a node runs, by name."""
     return [f.name for value in node.attr.values() for f in (value.func, *value.list.func) if f.name]
 
@@ -77,12 +67,12 @@ def branches_differ(operations: Sequence[tf.Operation], reads_weights: bool) -> 
     while waiting:
         node = waiting.pop()
         if node.op in _BRANCHING and any(map(_may_flow, node.attr["Tout"].list.type)):
-            names = functions_called(node)
+            names = _functions_called(node)
             if len({_entered(functions[name]) for name in names}) > 1:
                 return True
             waiting += [inner for name in names for inner in functions[name].node_def]
         elif reads_weights and "Call" in node.op:
-            wrapped = [name for name in functions_called(node) if "cflow_gradient_wrapper" in name]
+            wrapped = [name for name in _functions_called(node) if "cflow_gradient_wrapper" in name]
             waiting += [inner for name in wrapped for inner in functions[name].node_def]
     return False
 
@@ -99,15 +89,3 @@ def _may_flow(kind: Any) -> bool:
     """Whether a gradient may flow through what has a type, or to the variable that it is."""
     dtype = tf.as_dtype(kind)
     return dtype.is_floating or dtype.is_complex or dtype == tf.resource
-
-
-def untraceable(error: BaseException) -> str:
-    """The obstacle of what cannot be traced, with the reason."""
-    return f"it cannot be traced ({one_line(error)}). Use TensorFlow operations if it asks for the values of tensors"
-
-
-def _remedy(op_type: str, name: str, why: str = "") -> str:
-    return (
-        f"{op_type} at {name!r}{why}. Draw random numbers with keras.random and keep state in Keras variables "
-        "(`self.add_weight`) to let tfgc recompute it"
-    )

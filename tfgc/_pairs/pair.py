@@ -10,15 +10,15 @@ import tensorflow as tf
 
 from tfgc._framework import (
     graph_gradients,
+    keras_state,
     operation_seeds,
     own_replica,
     private_api,
     python_random,
     tensor_attributes,
-    variable_reads,
 )
 from tfgc._framework.keras_models import TRACES
-from tfgc._framework.surroundings import Surroundings
+from tfgc._framework.keras_state import Surroundings
 from tfgc._pairs import obstacles
 from tfgc._pairs.backward import Backward
 from tfgc._pairs.functions import Directions
@@ -63,8 +63,8 @@ class Pair:
         specs = [tf.TensorSpec(shape, spec.dtype) for shape, spec in kinds]
 
         def traced(*others: Any) -> Joint:
-            with around.reentered():
-                return Joint(fn, packing, specs, flows, xla, numbers, *others)
+            around.enter()
+            return Joint(fn, packing, specs, flows, xla, numbers, *others)
 
         xla = private_api.in_xla()
         start, numbers = python_random.state(), operation_seeds.Numbers()
@@ -140,7 +140,7 @@ class Pair:
                 made[i] = result
         for i, k in joint.unchanged.items():
             made[i] = tensors[k]
-        private_api.set_call_context(joint.context_left)
+        keras_state.set_call_context(joint.context_left)
         tensor_attributes.take_masks_off(arguments, joint.unmasked)
         count = len(made) - len(joint.losses)
         for layer, loss in zip(joint.losses, made[count:]):
@@ -180,7 +180,7 @@ def open_where_they_differ(all_shapes: Iterable[Shapes]) -> Shapes:
 
 def _watched(joint: Joint) -> list[Any]:
     """The variables that a joint reads and tapes watch now, or in a graph also those that train."""
-    variable_reads.note(joint.variables)
+    private_api.note_reads(joint.variables)
     trained = {*map(id, joint.watched)} if not tf.executing_eagerly() else ()
     read = filter(is_differentiable, joint.variables)
     return [v for v in read if id(v) in trained or private_api.is_recorded([v.handle])]

@@ -11,21 +11,21 @@ import numpy as np
 import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
+from tfgc._error_texts import one_line
 from tfgc._errors import NotReplayableWarning, UnsupportedModelError, warn
-from tfgc._framework import added_losses, graph_building, own_replica, private_api
-from tfgc._framework.memory_errors import OUT_OF_MEMORY
-from tfgc._framework.surroundings import Surroundings
-from tfgc._pairs import obstacles
+from tfgc._framework import added_losses, graph_building, keras_state, own_replica, private_api
+from tfgc._framework.keras_state import Surroundings
+from tfgc._framework.memory_counts import OUT_OF_MEMORY
 from tfgc._pairs.code import Code
 from tfgc._pairs.pair import Pair, Shapes, SizedPlan, may_flow, open_where_they_differ
 from tfgc._pairs.slices import WHOLE, Slices
-from tfgc._pairs.stateless import StatelessCall
 from tfgc._pairs.tensor_packing import Packing
 
 # Kinds of calls that are known, and of each the pairs that differ in sizes and in the variables that gradients flow to.
 _MOST_KNOWN, _MOST_ALIKE = 64, 8
 # Of one kind so many are traced for their sizes, and then one for all.
 _MOST_SIZES = 2
+_UNTRACEABLE = "it cannot be traced ({}). Use TensorFlow operations if it asks for the values of tensors"
 _BRANCHES = (
     "branches of a tf.cond or tf.switch_case in it read different tensors, and eager code has no gradient for what the "
     "branch that is not taken reads. Call it inside of a tf.function, or set one result by tf.where"
@@ -75,13 +75,13 @@ class Pairs:
 
     def run(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Pair | None]:
         """What a call returns, and the pair that ran it, if one did."""
-        scope = private_api.stateless_scope_here()
+        scope = keras_state.stateless_scope_here()
         if scope is None:
             return self._run(self._fn, args, kwargs)
         # Only shapes are looked at, or a scope has values of its own.
-        if private_api.in_symbolic_scope() or type(scope) is not keras.StatelessScope:
+        if keras_state.in_symbolic_scope() or type(scope) is not keras.StatelessScope:
             return self._fn(*args, **kwargs), None
-        call = StatelessCall(self._fn)
+        call = _StatelessCall(self._fn, scope)
         made, pair = self._run(call, (call.given, args, kwargs), {})
         return call.finish(*made), pair
 
@@ -96,7 +96,7 @@ class Pairs:
         except Exception as error:  # The plain run that follows raises what is the user's mistake.
             if self._slices and isinstance(error, UnsupportedModelError):
                 raise
-            return self._plainly(obstacles.untraceable(error), fn, args, kwargs), None
+            return self._plainly(_UNTRACEABLE.format(one_line(error)), fn, args, kwargs), None
         obstacle = _BRANCHES if tf.executing_eagerly() and pair.branches_differ else pair.joint.unsupported
         if obstacle:
             return self._plainly(obstacle, fn, args, kwargs), None
@@ -117,7 +117,7 @@ class Pairs:
         known = (self._known.get(kind) or []) if is_known else []
         for pair in known:
             if pair.takes(shapes) and pair.serves() and self._holds(pair, shapes):
-                if isinstance(self._fn, keras.Layer) and private_api.call_context() is None:
+                if isinstance(self._fn, keras.Layer) and keras_state.call_context() is None:
                     added_losses.clear_losses(self._fn)
                 return pair
         traced = functools.partial(Pair, fn, packing, flows, around, self._name, owner, plan=self._plan)
@@ -153,3 +153,29 @@ class Pairs:
 
 def _as_tensor(value: Any) -> Any:
     return tf.convert_to_tensor(value) if isinstance(value, np.ndarray) else value
+
+
+class _StatelessCall:
+    """A function called in a `keras.StatelessScope`, as one of the values there, which are tensors, and it writes."""
+
+    def __init__(self, fn: Callable, scope: keras.StatelessScope) -> None:
+        self._fn, self._scope = fn, scope
+        self.given = {i: value for i, value in scope.state_mapping.items() if tf.is_tensor(value)}
+        self._written: list[int] = []
+
+    def __call__(self, values: dict[int, tf.Tensor], args: tuple, kwargs: dict[str, Any]) -> tuple[Any, list]:
+        outer = self._scope
+        scope = keras.StatelessScope(
+            collect_losses=outer.collect_losses, initialize_variables=outer.initialize_variables
+        )
+        scope.state_mapping |= outer.state_mapping | values
+        with scope:
+            results = self._fn(*args, **kwargs)
+        written = {i: value for i, value in scope.state_mapping.items() if value is not values.get(i)}
+        self._written = [*written]
+        return results, [*written.values()]
+
+    def finish(self, results: Any, written: list[tf.Tensor]) -> Any:
+        """Let the scope know what was written, and return the results."""
+        self._scope.state_mapping.update(zip(self._written, written))
+        return results

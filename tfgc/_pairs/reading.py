@@ -42,13 +42,13 @@ class Reading:
         self.count = joint.count
         self.upstream = [t.op.name for t in joint.of(tuple(joint.through)).upstream]
         self.start = trace.tensor(self.upstream[0])[0] if self.upstream else len(trace.nodes)
-        self._filters: dict[Tensor, list[Tensor]] = defaultdict(list)  # gradients of filters by what they read
+        self._filters: dict[Tensor, list[int]] = defaultdict(list)  # gradients of filters by what they read
         self.results = [self._without_last_identity(trace.tensor(name)) for name in trace.results]
         self._captured = dict(zip(self.names[self.count :], joint.function.captured_inputs))
         for i, node in enumerate(trace.nodes):
             if node.op == "Conv2DBackpropFilter":
-                self._filters[trace.read[i][0][2]].append((i, 0))
-        early, _ = self.behind(((i, 0) for i in range(self.start)), lambda _: False)
+                self._filters[trace.read[i][0][2]].append(i)
+        early = behind(range(self.start), lambda _: False, self._before)
         self.helpers = {i for i in early if i >= self.start}
         self._handles = {id(v.handle): v for v in joint.variables}
 
@@ -72,20 +72,17 @@ class Reading:
 
     def behind(self, wanted: Iterable[Tensor], is_cut: Callable[[int], bool]) -> tuple[set[int], set[Tensor]]:
         """The operations behind some tensors, up to what is cut off; and the tensors there."""
-        nodes, given, waiting = set[int](), set[Tensor](), list(wanted)
-        while waiting:
-            tensor = waiting.pop()
-            i = tensor[0]
-            if is_cut(i):
-                given.add(tensor)
-            elif i not in nodes:
-                nodes.add(i)
-                read, controls = self.trace.read[i]
-                if self.trace.nodes[i].op == "BiasAddGrad":  # with which oneDNN joins them, read or not (`_run.unread`)
-                    waiting += self._filters.get(read[0], ())
-                # Backward needs no effect of the forward pass: what that changed, it is given.
-                waiting += [*read, *((j, 0) for j in controls if not is_cut(j))]
-        return nodes, given
+        wanted = list(wanted)
+        nodes = behind((i for i, _ in wanted), is_cut, self._before)
+        read = {t for i in nodes for t in self.trace.read[i][0]}
+        return nodes, {t for t in (*wanted, *read) if is_cut(t[0])}
+
+    def _before(self, number: int) -> list[int]:
+        read, controls = self.trace.read[number]
+        found = [*(t[0] for t in read), *controls]
+        if self.trace.nodes[number].op == "BiasAddGrad":  # with which oneDNN joins them, read or not (`_run.unread`)
+            found += self._filters.get(read[0], ())
+        return found
 
     def is_given(self, number: int) -> bool:
         """Whether backward is given what an operation makes."""
@@ -157,6 +154,17 @@ class Reading:
         while self.trace.nodes[tensor[0]].op == "Identity" and tensor[0] >= self.start:
             tensor = self.trace.behind_gathered(self.trace.read[tensor[0]][0][0])
         return tensor
+
+
+def behind(wanted: Iterable[int], is_cut: Callable[[int], bool], before: Callable[[int], Iterable[int]]) -> set[int]:
+    """The operations behind some, up to those that are cut off; `before` says which one waits for."""
+    found, waiting = set[int](), [i for i in wanted if not is_cut(i)]
+    while waiting:
+        i = waiting.pop()
+        if i not in found:
+            found.add(i)
+            waiting += [j for j in before(i) if not is_cut(j)]
+    return found
 
 
 _GRADIENT, _NONE = "_gradient_op_type", tf.compat.v1.AttrValue()

@@ -1,5 +1,6 @@
 """`tfgc.recompute`: a state-safe `tf.recompute_grad`, by a pair for each kind of call."""
 
+import dataclasses
 import functools
 import reprlib
 from collections.abc import Callable
@@ -9,9 +10,8 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import OptionError, UnsupportedModelError, check_int
-from tfgc._framework import call_checks, private_api, whole_steps
+from tfgc._framework import keras_state, model_checks, whole_steps
 from tfgc._framework.model_checks import check_backend
-from tfgc._pairs.as_argument import Itself
 from tfgc._pairs.pairs import Pairs
 from tfgc._pairs.slices import Slices
 
@@ -89,14 +89,30 @@ def recompute(fn: Callable, *, slices: int = 1) -> Callable:
     @functools.wraps(fn, assigned=("__doc__", "__name__", "__module__"), updated=())
     @tf.autograph.experimental.do_not_convert
     def recomputed(*args: Any, **kwargs: Any) -> Any:
-        call_checks.refuse_tf1_graph(f"the recomputed {name!r}")
+        model_checks.refuse_tf1_graph(f"the recomputed {name!r}")
         is_planned = whole_steps.is_here() and slices == 1
-        if call_checks.is_empty(args, kwargs) or is_planned:
+        if model_checks.is_empty(args, kwargs) or is_planned:
             return fn(*args, **kwargs)
-        if slices > 1 and (private_api.in_stateless_scope() or tf.distribute.has_strategy()):
+        if slices > 1 and (keras_state.stateless_scope_here() or tf.distribute.has_strategy()):
             raise UnsupportedModelError(f"{name} cannot run in slices in a tf.distribute.Strategy or StatelessScope")
         return pairs(*args, **kwargs)
 
     # Given as an argument to a `tf.function`, what has `__wrapped__` would be unwrapped.
     vars(recomputed)["__tf_tracing_type__"] = lambda _: Itself(recomputed)
     return recomputed
+
+
+@dataclasses.dataclass(frozen=True)
+class Itself(tf.types.experimental.TraceType):
+    """How `tf.function` takes a recomputed function as an argument: as a value, each of which gets a new trace."""
+
+    function: Callable
+
+    def is_subtype_of(self, other: Any) -> bool:
+        return self == other
+
+    def most_specific_common_supertype(self, others: Any) -> "Itself | None":
+        return self if all(self == other for other in others) else None
+
+    def placeholder_value(self, placeholder_context: Any) -> Callable:
+        return self.function

@@ -8,15 +8,15 @@ what comes back waits for the function before it, and no other function waits fo
 """
 
 import functools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import host_memory, own_replica, private_api
-from tfgc._pairs import joined, rows
-from tfgc._pairs.reading import Part, Reading
+from tfgc._pairs import rows
+from tfgc._pairs.reading import Part, Reading, behind
 from tfgc._pairs.rows import Function
 from tfgc._rewrite.waits import filters
 from tfgc._run import emit
@@ -83,7 +83,7 @@ class Segments:
         wanted = [*map(self._name, self._results), *kept]
         effects = [i for i in step.order if i in self._early and step.ops[i].is_stateful]
         made = [*self._results, *(self._of_name.get(name) or reading.trace.tensor(name) for name in kept)]
-        nodes = self._behind([*(t[0] for t in made), *effects], self._given | self._late)
+        nodes = behind([*(t[0] for t in made), *effects], (self._given | self._late).__contains__, self._before)
         given = reading.names[: reading.count]
         if not any(self._step.ops[i].type in HOST_COPIES for i in nodes):
             specs = {name: reading.spec(reading.trace.tensor(name)) for name in given}
@@ -140,8 +140,8 @@ class Segments:
     def _backward_rows(self, gradients: Sequence[Tensor]) -> list[list[int]]:
         """The operations of each function of backward: of a segment's copies on; a copy from the host is one."""
         ops = self._step.ops
-        needed = self._behind([t[0] for t in gradients if t[0] in self._late], self._early)
-        order = joined.together(self._step, needed, self._late, self._reading.trace.ops)
+        needed = behind([t[0] for t in gradients if t[0] in self._late], self._early.__contains__, self._before)
+        order = rows.together(self._step, needed, self._late, self._reading.trace.ops)
         segment = ()
 
         def starts(last: int, i: int) -> bool:
@@ -170,18 +170,10 @@ class Segments:
     def _is_captured(self, number: int) -> bool:
         return self._reading.arguments.get(number, -1) >= self._reading.count
 
-    def _behind(self, wanted: Iterable[int], cut: Collection[int]) -> set[int]:
-        """The operations behind some, without those that are cut off."""
-        step, found, waiting = self._step, set[int](), list(wanted)
-        while waiting:
-            i = waiting.pop()
-            if i not in found and i not in cut:
-                found.add(i)
-                op = step.ops[i]
-                waiting += [*(t[0] for t in op.inputs), *op.controls]
-                if op.type == "BiasAddGrad":  # with which oneDNN joins them, read or not (`_run.unread`)
-                    waiting += self._filters.get(op.inputs[0], ())
-        return found
+    def _before(self, number: int) -> list[int]:
+        op = self._step.ops[number]
+        joins = self._filters.get(op.inputs[0], ()) if op.type == "BiasAddGrad" else ()  # as oneDNN (`_run.unread`)
+        return [*(t[0] for t in op.inputs), *op.controls, *joins]
 
     def _as_nodes(self, numbers: Collection[int]) -> list[Any]:
         return [self._nodes[self._step.ops[i].name] for i in sorted(numbers, key=self._step.at.__getitem__)]

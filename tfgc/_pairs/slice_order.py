@@ -3,6 +3,9 @@
 Rows of results, and of gradients of what is cut, are written into one buffer; gradients of what is not cut are added
 up. So one slice is in memory at a time, beside them. A slice waits for the one before it: in a graph by an edge between
 calls, which stay calls, under XLA by a number that it is added to.
+
+`concat`, `TensorArray` and `tensor_scatter_nd_update` copy all rows once more. TensorFlow's `InplaceUpdate` does not.
+It has no gradient in TensorFlow, and gets one here.
 """
 
 import contextlib
@@ -12,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import private_api, slice_rows, xla_waits
+from tfgc._framework import private_api, xla
 
 # How what slices make becomes one: rows of samples one behind the other, in a buffer or not, all that they make one
 # behind the other, a sum, or the same in all slices.
@@ -84,7 +87,9 @@ def _joined(kind: str, made: Any, tensor: tf.Tensor, place: Place) -> Any:
     is_first = made is tensor
     if kind == ROWS:
         rows = place.counted(tensor)
-        return slice_rows.with_room(rows, place.behind) if is_first else slice_rows.write(made, place.start, rows)
+        if is_first:
+            return _with_room(rows, place.behind)
+        return tf.raw_ops.InplaceUpdate(x=made, i=place.start + tf.range(tf.shape(rows)[0]), v=rows)
     if kind in (LISTED, ALL):
         return [*([] if is_first else made), place.counted(tensor) if kind == LISTED else tensor]
     return made + tensor if kind == SUM and not is_first else made
@@ -95,7 +100,29 @@ def _behind(tensors: Sequence[tf.Tensor]) -> Iterator[Callable[[tf.Tensor], tf.T
     """Yield a function that makes what is read in here wait for some tensors."""
     numbers = [t for t in tensors if t.dtype.is_floating]
     if numbers and private_api.in_xla():
-        yield xla_waits.waiting(numbers)
+        yield xla.waiting(numbers)
     else:
         with contextlib.nullcontext() if tf.executing_eagerly() else tf.control_dependencies(tensors):
             yield lambda t: t
+
+
+def _with_room(rows: tf.Tensor, more: Any) -> tf.Tensor:
+    """Rows, with room for so many more behind; where that is none, the tensor itself."""
+    # Of what is made of a size or of constants alone, Grappler makes one constant for all that are equal, into which
+    # several were then written: in a loop `more` depends on the iteration.
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    with contextlib.nullcontext() if graph is None else graph.gradient_override_map({"Pad": _ROOM}):
+        return tf.pad(rows, [[0, more], *([0, 0] for _ in rows.shape[1:])])
+
+
+def _without_room(op: tf.Operation, upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
+    """The gradient of `_with_room`. In that of `tf.pad`, Grappler folds the shape of what a loop makes larger."""
+    rows, *rest = tf.unstack(tf.shape(upstream))
+    return tf.slice(upstream, [0] * len(upstream.shape), [rows - op.inputs[1][0, 1], *rest]), None
+
+
+_ROOM = "TfgcWithRoom"
+tf.RegisterGradient(_ROOM)(_without_room)
+with contextlib.suppress(KeyError):  # A later TensorFlow may have one.
+    # The rows of the buffer that were there before get a gradient, too, which goes nowhere: nothing made them.
+    tf.RegisterGradient("InplaceUpdate")(lambda op, upstream: (upstream, None, tf.gather(upstream, op.inputs[1])))

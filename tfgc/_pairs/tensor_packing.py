@@ -11,11 +11,6 @@ from tfgc._errors import UnsupportedModelError
 from tfgc._framework import tensor_attributes
 
 
-def spec_of(tensor: tf.Tensor) -> tf.TensorSpec:
-    """The static shape and dtype of a tensor."""
-    return tf.TensorSpec(tensor.shape, tensor.dtype)
-
-
 class _Leaf(NamedTuple):
     """What stands for one value of a structure."""
 
@@ -42,8 +37,6 @@ class Packing:
         self._made, self._places = made, dict[int, int]()
         self._leaves = [self._take(leaf) for leaf in tf.nest.flatten(value)]
         self._structure = tf.nest.map_structure(lambda _: None, value)
-        plain = (leaf.kind == "tensor" and leaf.static is None and not leaf.attached for leaf in self._leaves)
-        self._flat = type(value) is list and len(value) == len(self._leaves) == len(self.tensors) and all(plain)
 
     def _take(self, value: Any) -> _Leaf:
         """Take the tensors out of a value that is no structure."""
@@ -80,13 +73,11 @@ class Packing:
     def take_tensors(self) -> list[tf.Tensor]:
         """Hand over the tensors and keep only their dtypes and static shapes."""
         tensors, self.tensors = self.tensors, []
-        self.specs = [spec_of(t) for t in tensors]
+        self.specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
         return tensors
 
     def unpack(self, tensors: Sequence[tf.Tensor]) -> Any:
         """Put `tensors` (in the order of `take_tensors`) back into the structure."""
-        if self._flat:
-            return list(tensors)
         leaves = []
         for leaf in self._leaves:
             if leaf.kind == "static":
@@ -124,7 +115,7 @@ class Packing:
 
     @property
     def key(self) -> Hashable:
-        """Hashable; equal for calls that `discover` need look at only once."""
+        """Hashable, and equal for values of one structure."""
         leaves = tuple((leaf.kind, _hashable(leaf.static), leaf.slots, leaf.attached) for leaf in self._leaves)
         return repr(self._structure), leaves, tuple((spec.dtype, spec.shape.rank) for spec in self.specs)
 

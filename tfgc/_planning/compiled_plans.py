@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfgc import _progress
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import InfeasibleBudgetError
-from tfgc._framework import xla_export
+from tfgc._framework import xla
 from tfgc._planning import function_trace
 from tfgc._planning.request import Request
 from tfgc._planning.step_plans import GAIN, Rewritten, StepPlans
@@ -159,6 +159,6 @@ def _here(trace: Trace, shapes: Sequence[tf.TensorShape], plan: Rewritten) -> in
         return None
     specs = [tf.TensorSpec(shape, tensor.dtype) for shape, tensor in zip(shapes, given)]
     try:
-        return xla_export.temporary_bytes_of(function_trace.compiled(trace, plan), specs)
+        return xla.temporary_bytes_of(function_trace.compiled(trace, plan), specs)
     except (ValueError, TypeError, tf.errors.OpError):  # of what the function closes over, and of what XLA has not
         return None

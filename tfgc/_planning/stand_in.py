@@ -67,7 +67,7 @@ def _has_targets(model: Any, example: Any) -> bool:
 def _losses(model: Any, loss: Any, outputs: int) -> list[Any]:
     """The loss of each output; None for one without."""
     if loss is None and model.compiled:
-        return [next(iter(of_one), None) for of_one in keras_models.compiled_losses(model)]
+        return keras_models.compiled_losses(model)
     return ["mse" if loss is None else loss] * outputs
 
 

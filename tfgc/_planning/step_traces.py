@@ -18,6 +18,7 @@ import tensorflow as tf
 from tfgc._error_texts import one_line
 from tfgc._errors import OptionError, UnsupportedModelError, warn
 from tfgc._framework import (
+    added_losses,
     graph_building,
     initial_values,
     isolated_traces,
@@ -26,8 +27,8 @@ from tfgc._framework import (
     python_random,
     whole_steps,
 )  # fmt: skip
-from tfgc._framework.memory_errors import OUT_OF_MEMORY
-from tfgc._framework.replaced import replaced
+from tfgc._framework.diverted_calls import replaced
+from tfgc._framework.memory_counts import OUT_OF_MEMORY
 from tfgc._planning import batch_specs, function_trace, stand_in
 from tfgc._step.trace import Trace
 
@@ -116,7 +117,7 @@ def _build(model: Any, step: Callable, batch: Any) -> None:
 
     def building() -> None:
         graph = graph_building.scratch_graph("build")
-        with isolated_traces.updates_by(lambda *args, **kwargs: None), isolated_traces.losses_put_back(model):
+        with isolated_traces.updates_by(lambda *args, **kwargs: None), added_losses.losses_put_back(model):
             with graph.as_default(), whole_steps.traced_here(), initial_values.known_at_once():
                 step(tf.nest.map_structure(_placed, batch))
 
@@ -129,7 +130,7 @@ def _traced(model: Any, step: Callable, batch: Any) -> Trace:
     with contextlib.ExitStack() as stack:
         stack.enter_context(isolated_traces.one_at_a_time)  # others would see the losses that layers hold meanwhile
         stack.enter_context(python_random.streams_put_back())
-        stack.enter_context(isolated_traces.losses_put_back(model))
+        stack.enter_context(added_losses.losses_put_back(model))
         for name, value in [*vars(model).items()]:
             if isinstance(value, keras.Optimizer) and not value.built:  # which the first step does
                 stack.enter_context(replaced(model, name, keras_names.copied(value)))

@@ -11,12 +11,11 @@ import keras
 import tensorflow as tf
 
 from tfgc._framework.diverted_calls import DivertedCalls
-from tfgc._framework.internals import Operation
 
 # A layer, the graph in which it was called, how many operations that had before and afterwards, and the call's path.
 Call: TypeAlias = tuple[weakref.ref, Any, int, int, tuple[str, ...]]
 
-_CALLS = DivertedCalls(Operation, "__call__")
+_CALLS = DivertedCalls(keras.Operation, "__call__")
 
 
 @contextlib.contextmanager

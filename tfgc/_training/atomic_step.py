@@ -22,9 +22,9 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import isolated_traces, operation_order, private_api, python_random
+from tfgc._framework import concrete_functions, isolated_traces, keras_state, private_api, python_random
+from tfgc._framework.diverted_calls import replaced
 from tfgc._framework.layer_values import plain_variables
-from tfgc._framework.replaced import replaced
 
 
 class AtomicStep:
@@ -66,7 +66,7 @@ class AtomicStep:
     def begin(self) -> None:
         """Hold what the next step may write."""
         self._begun.assign(False)
-        self._streams, self._global_seed = python_random.state(), private_api.global_seed()
+        self._streams, self._global_seed = python_random.state(), keras_state.global_seed()
         self._counting = set(map(id, self._model.metrics_variables))
         if self._mode == "compiled":
             self._states = set(map(id, self._model.non_trainable_variables))
@@ -75,7 +75,7 @@ class AtomicStep:
     def _all(self) -> list[tf.Variable]:
         """The variables of the model and its metrics, of Keras's global seed, and plain ones that layers hold."""
         known = [*self._model.variables, *self._model.metrics_variables]
-        seed = private_api.global_seed()
+        seed = keras_state.global_seed()
         if seed is not None:
             known.append(seed.state)
         if self._mode == "xla":
@@ -96,7 +96,7 @@ class AtomicStep:
             for metric in self._model.metrics:
                 if not self._counting.issuperset(map(id, metric.variables)):  # made by the step, as Keras's of outputs
                     metric.reset_state()
-            private_api.set_global_seed(self._global_seed)
+            keras_state.set_global_seed(self._global_seed)
             python_random.rewind(self._streams)
         self._held = []
         return obstacle
@@ -153,7 +153,7 @@ class AtomicStep:
         graph: Any = tf.compat.v1.get_default_graph()
         inside = {i for update in updates for i in update}
         outside = [op for i, op in enumerate(graph.get_operations()) if i not in inside]
-        variables, others = operation_order.written_variables(graph, outside, self._all())
+        variables, others = concrete_functions.written_variables(graph, outside, self._all())
         self._foreign = others[0] if others else self._foreign
         if others and self._must:
             raise UnsupportedModelError(

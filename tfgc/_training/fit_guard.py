@@ -15,8 +15,8 @@ import tensorflow as tf
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._framework import fit_loop, keras_models
+from tfgc._framework.diverted_calls import replaced
 from tfgc._framework.layer_values import leaves
-from tfgc._framework.replaced import replaced
 from tfgc._training import declared_sizes, out_of_memory, peak_memory, stale_traces
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.planned_calls import PlannedCalls

@@ -11,9 +11,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import keras
+import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import call_checks, keras_models, private_api, put_aside, whole_steps
+from tfgc._framework import keras_models, model_checks, private_api, whole_steps
+from tfgc._framework.layer_settings import books
+from tfgc._framework.layer_values import leaves
 from tfgc._pairs import joint
 from tfgc._pairs.code import Code
 from tfgc._pairs.pairs import Pairs
@@ -41,7 +44,7 @@ class LayerCall:
 
     def _traced(self, *args: Any, **kwargs: Any) -> Any:
         made, layer = self._original(*args, **kwargs), self._layer()
-        if joint.is_here() and layer is not None and put_aside.holds_tensors(layer):
+        if joint.is_here() and layer is not None and _holds_tensors(layer):
             raise UnsupportedModelError("it puts a tensor aside in an attribute, where others find it")
         return made
 
@@ -53,10 +56,17 @@ class LayerCall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if joint.is_here() or whole_steps.is_here() or not private_api.could_train():
             return self._original(*args, **kwargs)
-        call_checks.refuse_tf1_graph(self._name)
-        if call_checks.is_empty(args, kwargs):
+        model_checks.refuse_tf1_graph(self._name)
+        if model_checks.is_empty(args, kwargs):
             return self._original(*args, **kwargs)
         return self._pairs(*args, **kwargs)
+
+
+def _holds_tensors(layer: keras.Layer) -> bool:
+    """Whether a layer, or one inside of it, holds a tensor of the graph being built, which is no result of its call."""
+    here = tf.compat.v1.get_default_graph()
+    held = ([v for k, v in vars(inner).items() if k not in books()] for inner in keras_models.layers_inside(layer))
+    return any(tf.is_symbolic_tensor(x) and x.graph is here for values in held for x in leaves(values))
 
 
 def replace_calls(model: keras.Model, layers: Sequence[keras.Layer]) -> None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfgc._core.modes import Mode
 from tfgc._core.plan import Plan
 from tfgc._errors import NothingSavedWarning, TfgcError, collected_warnings, warn
-from tfgc._framework import isolated_traces, private_api, python_random, whole_steps
+from tfgc._framework import isolated_traces, keras_state, private_api, python_random, whole_steps
 from tfgc._planning.promised import PlannedStep
 from tfgc._progress import PATIENCE
 from tfgc._units import format_bytes, format_needs, format_percent, format_seconds
@@ -29,7 +29,7 @@ def mode_of_call() -> Mode:
 def may_plan(training: bool | None) -> bool:
     """Whether the call that runs now, with this `training`, is one to plan for."""
     # Not if it only shows shapes, or belongs to the step of another model, which is traced to be planned or compared.
-    return private_api.trains(training) and not (private_api.in_symbolic_scope() or whole_steps.is_part())
+    return private_api.trains(training) and not (keras_state.in_symbolic_scope() or whole_steps.is_part())
 
 
 def planned(model: keras.Model, plan: Callable[[], Made], *, verbose: bool | None) -> Made:
@@ -38,27 +38,22 @@ def planned(model: keras.Model, plan: Callable[[], Made], *, verbose: bool | Non
     Its warnings are given here, so that they point at the caller, and a line says so when it takes long. Random numbers
     that layers draw in its traces are drawn again by the call.
     """
-    start, generator, variables = python_random.state(), private_api.global_seed(), len(model.variables)
+    variables = len(model.variables)
 
-    def collected() -> tuple[Made, list[tuple[str, type[Warning]]], bool]:
-        with collected_warnings() as found, python_random.draws_noted() as draws:
-            made = plan()
-            return made, found, bool(draws) or private_api.global_seed() is not generator
+    def collected() -> tuple[Made, list[tuple[str, type[Warning]]]]:
+        redrawn = python_random.streams_put_back(unless=lambda: len(model.variables) != variables)
+        with collected_warnings() as found, redrawn:
+            return plan(), found
 
     def on_wait() -> None:
         if verbose:
             print(f"tfgc: planning {model.name!r} ...", file=sys.stderr, flush=True)
 
     try:
-        made, found, draws = isolated_traces.in_own_thread(collected, PATIENCE, on_wait)
+        made, found = isolated_traces.in_own_thread(collected, PATIENCE, on_wait)
     except TfgcError as error:
         private_api.let_pass(error)
         raise
-    # Other threads may draw from the streams, so they are left alone where no layer does. Layers that were built
-    # meanwhile are not built again.
-    if draws and len(model.variables) == variables:
-        python_random.rewind(start)
-        private_api.set_global_seed(generator)
     for message, category in found:
         warn(message, category)
     return made

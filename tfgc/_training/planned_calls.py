@@ -14,7 +14,7 @@ import tensorflow as tf
 from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import OptionError, TfgcError
-from tfgc._framework import call_checks, fit_loop, keras_models, private_api, whole_steps
+from tfgc._framework import fit_loop, keras_models, model_checks, private_api, whole_steps
 from tfgc._pairs.code import Code
 from tfgc._pairs.pair import Shapes
 from tfgc._pairs.pairs import Pairs
@@ -91,9 +91,9 @@ class PlannedCalls:
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Replace the model's `call`; those that do not train run the original."""
         self.note = PART if whole_steps.is_here() else self.note
-        if not plan_report.may_plan(kwargs.get("training")) or call_checks.is_empty(args, kwargs):
+        if not plan_report.may_plan(kwargs.get("training")) or model_checks.is_empty(args, kwargs):
             return self._call(*args, **kwargs)
-        call_checks.refuse_tf1_graph(f"the enabled {self._model.name!r}")
+        model_checks.refuse_tf1_graph(f"the enabled {self._model.name!r}")
         if any(tf.is_tensor(t) and t.shape.rank and t.shape[0] is None for t in tf.nest.flatten((args, kwargs))):
             self._rows = fit_loop.batch_size()
         self._is_eager = tf.executing_eagerly()

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfgc import strategies
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, UnsupportedModelError, check_bool
-from tfgc._framework import call_checks, keras_names, model_checks
+from tfgc._framework import keras_names, model_checks
 from tfgc._framework.trainer import Trainer
 from tfgc._planning import ahead
 from tfgc._planning.request import Request
@@ -132,7 +132,7 @@ def train_step(
 
     def step(x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, tf.Tensor]:
         with tf.init_scope():  # where the step is called, whatever traces it
-            call_checks.refuse_tf1_graph(f"the training step of {model.name!r}")
+            model_checks.refuse_tf1_graph(f"the training step of {model.name!r}")
         if y is None and loss is not None:
             raise OptionError(
                 f"the training step of {model.name!r} was called without targets, which loss={loss!r} compares outputs "

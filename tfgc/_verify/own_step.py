@@ -27,7 +27,6 @@ class OwnStep(Step):
     """The training step of a compiled model that defines it."""
 
     loss = "that of the model's own train_step"
-    updates = True
 
     def __init__(self, model: keras.Model, data: Data) -> None:
         super().__init__(model, data)

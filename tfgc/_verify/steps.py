@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -13,17 +12,18 @@ import tensorflow as tf
 from tfgc._core import text
 from tfgc._error_texts import one_line
 from tfgc._errors import TfgcError, UnsupportedModelError
-from tfgc._framework import graph_optimizer, keras_models, private_api
+from tfgc._framework import graph_optimizer, keras_models, keras_state
 from tfgc._framework.layer_values import leaves, plain_variables
-from tfgc._framework.memory_errors import OUT_OF_MEMORY
-from tfgc._pairs import random_draws
+from tfgc._framework.memory_counts import OUT_OF_MEMORY
+from tfgc._pairs import obstacles
 from tfgc._planning.request import Request
 from tfgc._training.rewritten_function import RewrittenFunction, Settings
 from tfgc._verify import copies
-from tfgc._verify.verdicts import EPSILON, Steps
+from tfgc._verify.differences import Steps
 
 # How many roundings values are moved by, to see how far plain steps then differ.
 _ROUNDINGS = 4
+_EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}
 # What a step is given: inputs, targets and weights of samples, each may be None.
 Data = tuple[Any, Any, Any]
 
@@ -33,7 +33,6 @@ class Step:
 
     once: Callable[..., dict[tuple[str, str], Any]]  # runs it on data; returns results by kind and name, without states
     loss: str  # what is minimized, in words
-    updates = False  # whether it updates weights, so that rounding in gradients reaches all that it returns
     request = Request()  # how it is planned as a whole
     draws = False  # whether it draws from TensorFlow's hidden random state, which only eager steps can repeat
 
@@ -140,9 +139,9 @@ def _wave(value: np.ndarray, phase: int) -> np.ndarray:
 def _rounded(value: Any, phase: int, trained: bool = False) -> Any:
     """A value a few roundings off; whole numbers that are not trained, such as ids, masks and counters, are exact."""
     value = np.asarray(value)
-    if value.dtype.name not in EPSILON:
+    if value.dtype.name not in _EPSILON:
         return value
-    moved = (value * (1 + _ROUNDINGS * EPSILON[value.dtype.name] * _wave(value, phase))).astype(value.dtype)
+    moved = (value * (1 + _ROUNDINGS * _EPSILON[value.dtype.name] * _wave(value, phase))).astype(value.dtype)
     return moved if trained else np.where(value == np.rint(value), value, moved)
 
 
@@ -160,19 +159,16 @@ def users_code(what: str, way_out: str) -> Iterator[None]:
 def traced(model: keras.Model, function: Callable, *args: Any) -> tuple[bool, dict[str, Any]]:
     """Whether a function draws by `tf.random`, and by name the variables of the model, and others that it uses."""
     found: Any = tf.function(function, autograph=False).get_concrete_function(*args)
-    definition = found.graph.as_graph_def()
-    nodes = [definition.node, *(function.node_def for function in definition.library.function)]
-    draws = any(node.op in random_draws.TYPES for node in itertools.chain.from_iterable(nodes))
     known = [*_variables(model)]
     stored = {id(v.value) for v in known}
     others = [v for v in found.graph.variables if id(v) not in stored]
-    return draws, named([*known, *plain_variables(model), *others])
+    return obstacles.draws(found.graph), named([*known, *plain_variables(model), *others])
 
 
 def _variables(model: keras.Model) -> Iterator[keras.Variable]:
     """Every Keras variable that the layers hold, in a list of Keras's or not, and the global seed."""
     yield from model.variables
-    seed = private_api.global_seed()
+    seed = keras_state.global_seed()
     if seed is not None:
         yield seed.state
     for layer in keras_models.layers_inside(model):

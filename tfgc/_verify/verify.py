@@ -5,7 +5,6 @@ gets the value that it had before the plain one, so that differences do not grow
 to step. Between the steps the weights move by a per cent.
 """
 
-import collections
 import contextlib
 import functools
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,15 +18,16 @@ from tfgc import strategies
 from tfgc._core.modes import MODES
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_int, did_you_mean
-from tfgc._framework import call_checks, keras_models, model_checks, private_api
+from tfgc._framework import keras_models, model_checks, private_api
 from tfgc._planning.request import Request
-from tfgc._tracing import example_sizes, keras_graph
+from tfgc._tracing import example_sizes
 from tfgc._training import enable, layer_calls, layer_selectors, stand_ins
 from tfgc._training.layer_selectors import Selector
+from tfgc._verify.differences import StepComparison, Steps
 from tfgc._verify.loss_step import LossStep
 from tfgc._verify.own_step import OwnStep, has_own_step
 from tfgc._verify.steps import Step, users_code
-from tfgc._verify.verdicts import StepComparison, Steps, Verdict
+from tfgc._verify.verdicts import Verdict
 
 _PHASES = 4
 _DRAWS = (
@@ -78,7 +78,7 @@ def verify(
         graph optimizer off: no tolerance decides that. Then all is compared as TensorFlow runs it; printed, the verdict
         shows the worst relative difference and its layer. A difference may be, relative to a gradient's norm (or to
         1e-3 of the largest gradient's, where that is more), 1e-5 in float32, 5e-3 in float16, 5e-2 in bfloat16 and
-        1e-12 in float64, op by op a few roundings.
+        1e-12 in float64.
         Where plain TensorFlow differs by more between its modes, or when weights, frozen values and inputs are four
         roundings off, twice that is allowed and listed as tolerated; a gradient that is lost never is. A plain step
         whose loss or gradients are not finite is not equal.
@@ -115,7 +115,7 @@ def verify(
         raise OptionError("give a plan or layers=, not both")
     example_sizes.refuse_dataset(batch, "batch")
     data = tf.nest.map_structure(_tensor, keras.utils.unpack_x_y_sample_weight(batch))
-    if call_checks.is_empty(data[0]):
+    if model_checks.is_empty(data[0]):
         raise OptionError("batch: it holds no samples, with which all steps are equal: give a batch with some")
     with contextlib.ExitStack() as stack:
         stack.enter_context(layer_calls.restored_afterwards(model))
@@ -132,10 +132,9 @@ def verify(
         chosen = None if layers is None else layer_selectors.choose(model, layers)
         if plan is not None:
             step.request = Request.of(plan)
-        changed = keras_models.held_layers(model) if layers is None and not keras_models.runs_graph(model) else chosen
         step.once(*data)
         step.write(before)
-        comparison = StepComparison(*_tolerances(model, changed), updates=step.updates)
+        comparison = StepComparison(_coarsest(model))
         for mode in modes:
             is_whole = layers is None and mode == "graph"
             with users_code(
@@ -165,17 +164,10 @@ def _others(step: Step, base: str, befores: list[dict[str, Any]]) -> Iterator[St
         yield step.rounded(base, befores, phase)
 
 
-def _tolerances(model: keras.Model, chosen: list[keras.Layer] | None) -> tuple[str, int]:
-    """The coarsest dtype that layers compute in, and the most uses of one tensor or weight, for `StepComparison`."""
+def _coarsest(model: keras.Model) -> str:
+    """The coarsest dtype that layers compute in."""
     dtypes = {layer.compute_dtype for layer in keras_models.layers_inside(model)}
-    coarsest = next((d for d in ("bfloat16", "float16", "float32", "float64") if d in dtypes), "float32")
-    if chosen is not None:
-        return coarsest, 16
-    program = keras_graph.Program(model)
-    uses = collections.Counter(ref for node in program.graph.nodes for ref in node.inputs)
-    calls = collections.Counter(id(operation) for operation in program.operations.values())
-    # Regularizers are one use more of an output or a weight.
-    return coarsest, 1 + max([2, *uses.values(), *calls.values()])
+    return next((d for d in ("bfloat16", "float16", "float32", "float64") if d in dtypes), "float32")
 
 
 def _tensor(value: Any) -> Any:

@@ -46,7 +46,7 @@ def command(
         check_mode(mode)
     with choices.warnings_in_a_line():
         model, given = network.open()
-        from tfgc._framework import memory_errors
+        from tfgc._framework import memory_counts
         from tfgc._tracing import synthetic
         from tfgc._verify import verify
 
@@ -57,7 +57,7 @@ def command(
             batch = synthetic.batch(model, network.batch_size, given["input_shapes"])[:1]
         try:
             verdict = verify.verify(model, read, batch, layers=layers, modes=modes, steps=steps)
-        except memory_errors.OUT_OF_MEMORY as error:
+        except memory_counts.OUT_OF_MEMORY as error:
             raise TfgcError(
                 f"{network.name} ran out of memory at --batch-size {network.batch_size}: plain steps run beside "
                 f"planned ones, so give a smaller batch ({one_line(error)})"
