@@ -85,4 +85,4 @@ def _ways(plan: Segmentation | None) -> object:
     """What is equal for plans that run a model in the same way, whatever batch their bytes are of."""
     if plan is None:
         return None
-    return [(s.nodes, s.mode, s.offload, s.on_device, _ways(s.inner)) for s in plan.segments]
+    return [(s.nodes, s.mode, s.offload, _ways(s.inner)) for s in plan.segments]

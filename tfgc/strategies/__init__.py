@@ -2,8 +2,7 @@
 
 A strategy is a function `plan(graph, *, budget=None, **options) -> Plan`. It needs neither TensorFlow nor Keras, and
 any function of that signature is accepted wherever a name is. Its budget is in bytes of buffers, weights and optimizer
-slots left out, as `Outlook.peak_bytes` counts them. A strategy
-that makes a whole Pareto front at once also has a function `frontier(graph, **options) -> Frontier`.
+slots left out, as `Outlook.peak_bytes` counts them.
 """
 
 import contextlib
@@ -21,7 +20,6 @@ from tfgc._core.plan import Plan, names_file
 from tfgc._errors import OptionError, check_int, did_you_mean
 from tfgc._simulate import outlooks
 from tfgc._units import check_budget, parse_count
-from tfgc.strategies._frontier import Frontier
 
 Strategy: TypeAlias = str | Callable[..., Plan]
 # Options of `tfgc.plan` and `tfgc.enable` that a misspelled one may have been meant to be.
@@ -81,11 +79,6 @@ def check_plan(plan: object, advice: str = "make one with tfgc.plan(model, batch
             check_budget(plan)
             meant = f"budget={plan!r}"
     raise OptionError(f"{said}: {advice.format(meant)}")
-
-
-def frontier(graph: Graph, strategy: str = "budget", **options: Any) -> Frontier:
-    """The Pareto front that a strategy makes."""
-    return _module(strategy).frontier(graph, **options)
 
 
 def named(text: str) -> tuple[str, dict[str, int]]:
