@@ -80,7 +80,7 @@ class Options:
 
     def of(self, part: Pass, room: float) -> list[Option]:
         """The options of a pass that need no more than some bytes."""
-        found = [self._keep(part), *self._recompute(part, room)] if part.start < part.end else [self._end(part)]
+        found = [*self._recompute(part, room), self._keep(part)] if part.start < part.end else [self._end(part)]
         found = [o for o in found if o.need <= room]
         if part.behind_kept or not part.fetched:
             return found
