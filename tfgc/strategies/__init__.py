@@ -108,17 +108,12 @@ def honours_budget(strategy: Strategy) -> bool:
 def apply(strategy: Strategy, graph: Graph, *, budget: int | None = None, **options: Any) -> Plan:
     """Plan `graph` by a strategy, refusing options that it does not accept; the plan has its `Outlook`."""
     options = check_options(strategy, options, budget)
-    return outlooks.with_outlook(graph, planned(strategy, graph, **options))
-
-
-def planned(strategy: Strategy, graph: Graph, **options: Any) -> Plan:
-    """What a strategy returns for options that it accepts, which has to be a plan."""
     plan = get(strategy)(graph, **options)
     if not isinstance(plan, Plan):
         raise OptionError(
             f"strategy {_name(strategy)!r} returned {plan!r}, and no tfgc.Plan: end it with return Plan.from_cuts(...)"
         )
-    return plan
+    return outlooks.with_outlook(graph, plan)
 
 
 def check_options(strategy: Strategy, options: Mapping[str, Any], budget: Any = None) -> dict[str, Any]:
