@@ -355,21 +355,24 @@ def test_hybrid_finds_the_least_work_at_every_peak_that_a_plan_has(seed, host_bu
     made = random_graph(seed, 5)
     found = [simulator.predict(made, plan) for plan in every_plan(made, None)]
     found = [p for p in found if host_budget is None or p.host_bytes <= host_budget]
-    front = strategies.frontier(made, "hybrid", **({} if host_budget is None else {"host_budget": host_budget}))
-    ours = [simulator.predict(made, plan) for plan in front.plans]
-    assert all(p.host_bytes <= (host_budget or p.host_bytes) for p in ours)
+    options = {} if host_budget is None else {"host_budget": host_budget}
     for peak in {p.peak_bytes for p in found}:
-        least = min(p.work for p in found if p.peak_bytes <= peak)
-        assert min(p.work for p in ours if p.peak_bytes <= peak) == pytest.approx(least)
+        ours = simulator.predict(made, strategies.apply("hybrid", made, budget=peak, **options))
+        assert ours.peak_bytes <= peak
+        assert ours.host_bytes <= (host_budget or ours.host_bytes)
+        assert ours.work == pytest.approx(min(p.work for p in found if p.peak_bytes <= peak))
 
 
 def test_budget_uses_the_host_only_where_it_may():
     made = graph(12)
-    plain = strategies.frontier(made)
-    both = strategies.frontier(made, host_budget="3MB")
-    assert not any(segment.offload for plan in plain.plans for segment in plan.segments)
-    assert all(simulator.predict(made, plan).host_bytes <= 3e6 for plan in both.plans)
-    works = [[simulator.predict(made, f.within(peak)).work for f in (both, plain)] for peak in plain.peaks]
+    with pytest.raises(tfgc.InfeasibleBudgetError) as refused:
+        strategies.apply("budget", made, budget=0)
+    works = []
+    for peak in range(refused.value.least, strategies.apply("keep_all", made).outlook.peak_bytes + 1, 10**6):
+        plain, both = (strategies.apply("budget", made, budget=peak, **more) for more in ({}, {"host_budget": "3MB"}))
+        assert not any(segment.offload for segment in plain.segments)
+        assert simulator.predict(made, both).host_bytes <= 3e6
+        works.append([simulator.predict(made, plan).work for plan in (both, plain)])
     assert all(ours <= theirs for ours, theirs in works)
     assert any(ours < theirs for ours, theirs in works)
 
@@ -426,7 +429,7 @@ def test_a_link_that_says_nothing_is_refused(options, message):
 
 def test_budget_refuses_a_link_without_a_host():
     with pytest.raises(tfgc.OptionError, match="host_budget="):
-        strategies.frontier(graph(4), bandwidth="12GB", speed=1e12)
+        strategies.apply("budget", graph(4), budget=10**7, bandwidth="12GB", speed=1e12)
 
 
 def test_a_plan_that_is_made_ahead_says_what_waits_on_the_host():

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -14,7 +13,7 @@ from random_graphs import chain, flat, graphs, nested, outcomes, random_graph
 from tfgc import Graph, InfeasibleBudgetError, OptionError, Plan, TfgcError, strategies
 from tfgc._core.graph import Cost, Node, Ref, Spec
 from tfgc._simulate import outlooks, simulator
-from tfgc.strategies._host_labels import unbeaten
+from tfgc.strategies import _places
 
 
 class Claims(NamedTuple):
@@ -200,30 +199,28 @@ def unequal_chain(n):
 
 
 @pytest.mark.gate
-def test_a_coarsened_front_still_honours_every_budget():
+def test_a_coarsened_plan_still_honours_every_budget():
     graph = unequal_chain(16)
-    coarse = strategies.frontier(graph, positions=3)
-    assert len(coarse.plans) > 3
-    for budget in coarse.peaks:
+    most = keep_all(graph).outlook.peak_bytes
+    least = strategies.apply("optimal", graph).outlook.peak_bytes
+    for budget in range(least, most, 20):
         plan = strategies.apply("budget", graph, budget=budget, positions=3)
         fine = strategies.apply("budget", graph, budget=budget, positions=16)
         assert plan.outlook.peak_bytes <= budget
+        assert fine.outlook.overhead <= plan.outlook.overhead
         assert "coarsened" not in fine.options
-        if plan.outlook.overhead:
-            places = plan.options["coarsened"]
-            assert places in (3, 12)  # of plans with nested replays, and of others
-            assert f"coarsened={places}" in plan.explain()
+        if "coarsened" in plan.options:
+            assert plan.options["coarsened"] in (3, 12)  # of plans with nested replays, and of others
+            assert f"coarsened={plan.options['coarsened']}" in plan.explain()
+    assert "coarsened" in strategies.apply("budget", graph, budget=(least + most) // 2, positions=3).options
 
 
-def test_a_graph_of_many_states_is_cut_at_some_places(monkeypatch):
+def test_a_graph_of_many_passes_is_cut_at_some_places(monkeypatch):
     graph = unequal_chain(40)
     simple = min(strategies.apply("sqrt", graph, segments=n).outlook.peak_bytes for n in range(2, 12))
     full = strategies.apply("optimal", graph)
     assert "coarsened" not in full.options
-    module = sys.modules["tfgc.strategies.optimal"]
-    monkeypatch.setattr(module, "_PLACES", 8)
-    assert strategies.apply("optimal", graph) == full
-    monkeypatch.setattr(module, "_MOST_STATES", 10)
+    monkeypatch.setattr(_places, "_MOST", 200)
     plan = strategies.apply("optimal", graph)
     assert 8 <= plan.options["coarsened"] < 40
     assert full.outlook.peak_bytes <= plan.outlook.peak_bytes <= simple
@@ -243,27 +240,14 @@ def test_nesting_goes_below_the_least_peak_of_one_replay():
 
 
 @pytest.mark.gate
-def test_nested_plans_are_searched_for_small_budgets_alone(monkeypatch):
+def test_a_larger_budget_is_never_slower():
     graph = unequal_chain(45)
-    flat = strategies.frontier(graph, nested=False)
-    whole = strategies.frontier(graph)
-    least, most = flat.peaks[0], flat.peaks[-1]
-    assert whole.peaks[0] < least
+    least = strategies.apply("optimal", graph).outlook.peak_bytes
     budgets = sorted({int(least * factor) for factor in (0.8, 0.95, 1, 1.1, 1.29, 1.3, 1.31, 2)})
-    work = [simulator.predict(graph, strategies.frontier(graph).within(budget)).work for budget in budgets]
-    assert work == sorted(work, reverse=True)  # a larger budget is never slower
-    monkeypatch.setattr(sys.modules["tfgc.strategies.budget"], "NestedPlans", None)
-    for budget in (int(1.3 * least), (least + most) // 2, most):
-        assert strategies.frontier(graph).within(budget) == whole.within(budget)
-    with pytest.raises(TypeError):
-        strategies.frontier(graph).within(least - 1)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_unbeaten_labels_are_those_of_a_comparison_in_pairs(seed):
-    labels = np.unique(np.random.default_rng(seed).integers(0, 12, (150, 3)), axis=0)
-    beaten = np.all(labels[None] <= labels[:, None], axis=2).sum(axis=1) > 1  # by itself, and another one
-    assert unbeaten(labels[:, 1].tolist(), labels[:, 2].tolist()) == np.flatnonzero(~beaten).tolist()
+    plans = [strategies.apply("budget", graph, budget=budget) for budget in budgets]
+    works = [plan.outlook.overhead for plan in plans]
+    assert works == sorted(works, reverse=True)
+    assert plans[0].is_nested
 
 
 def test_ilp_without_scipy_says_what_to_install(monkeypatch):
@@ -321,8 +305,15 @@ def budget_has_the_whole_front_without_nesting(graph):
 
 
 def front_of(graph, **options):
-    front = strategies.frontier(graph, **options)
-    return [(peak, simulator.predict(graph, plan).work) for peak, plan in zip(front.peaks, front.plans)]
+    """The plans of `budget` for each budget, from the least peak that it has to the plain step."""
+    with pytest.raises(InfeasibleBudgetError) as refused:
+        strategies.apply("budget", graph, budget=0, **options)
+    front, budget = [], keep_all(graph).outlook.peak_bytes
+    while budget >= refused.value.least:
+        found = simulator.predict(graph, strategies.apply("budget", graph, budget=budget, **options))
+        front.append((found.peak_bytes, found.work))
+        budget = found.peak_bytes - 1
+    return front[::-1]
 
 
 def least_work(outcomes):

@@ -8,7 +8,6 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Self
 
-from tfgc._core.cotangents import CotangentFlow
 from tfgc._core.graph import Graph
 from tfgc._core.tensors import Ref
 
@@ -43,13 +42,33 @@ class Buffers:
         # For each node the most bytes that its forward and its backward pass allocate.
         self.forward_peak = [cost.forward_bytes for cost in graph.costs]
         self.backward_peak = [cost.backward_bytes for cost in graph.costs]
-        flow = CotangentFlow(graph, self.number, self.size, self.outputs)
-        self.pending_gradient_bytes = flow.pending
         # For each node bytes of the cotangents alive when its backward pass starts; None if it has none.
-        self.gradient_bytes_at = flow.alive_at
-        for i, alive in enumerate(flow.alive_at):
+        self.gradient_bytes_at: list[int | None] = [None] * len(graph)
+        # For each position bytes of those alive when the nodes from there on have run backward.
+        self.pending_gradient_bytes = [0] * (len(graph) + 1)
+        self._follow_cotangents()
+        for i, alive in enumerate(self.gradient_bytes_at):
             if alive is None:
                 self.saved[i] = ()
+
+    def _follow_cotangents(self) -> None:
+        """Each reader of a tensor makes a cotangent. They are summed when the node that made it runs backward."""
+        graph, number, size = self.graph, self.number, self.size
+        # Cotangents of each buffer
+        counts = {number[ref]: 1 for ref in graph.outputs if graph.floating(ref)}
+        self.pending_gradient_bytes[-1] = alive = sum(size[buffer] for buffer in counts)
+        for i in reversed(range(len(graph))):
+            made = [buffer for buffer in self.outputs[i] if buffer in counts]
+            if made:
+                alive -= sum((counts[buffer] - 1) * size[buffer] for buffer in made)  # one sum of them
+                self.gradient_bytes_at[i] = alive
+                for buffer in dict.fromkeys(number[ref] for ref in graph.costs[i].differentiable_inputs):
+                    counts[buffer] = counts.get(buffer, 0) + 1
+                    alive += size[buffer]
+                alive -= sum(size[buffer] for buffer in made)
+                for buffer in made:
+                    del counts[buffer]
+            self.pending_gradient_bytes[i] = alive
 
     def _numbers(self, refs: Iterable[Ref]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(self.number[ref] for ref in refs))

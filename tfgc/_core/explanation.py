@@ -14,7 +14,6 @@ _PHASES = {
     "backward": "runs backward",
     "return": "returns its gradients",
 }
-_SEARCHED = "searched"  # an option of plans
 _COLUMNS = ("", "mode", "stores", "in place of", "run again", "nodes (how many)")
 _UNKNOWN = "Sizes are unknown, so nothing is predicted: plan with batch_size, and with input_shapes or example."
 _KEPT = " Until then everything is kept, which never needs more than plain training."
@@ -26,11 +25,10 @@ def explain(plan: Segmentation) -> str:
     per = "one sample" if plan.batch_size is None else f"a batch of {plan.batch_size}"
     again = sum(s.mode == "recompute" for s in plan.segments)
     confirmed = confirmation.of(plan.options)
-    apart = (_SEARCHED,) if confirmed is None else (_SEARCHED, confirmation.OPTION)
-    settings = ", ".join(f"{k}={v!r}" for k, v in plan.options.items() if k not in apart)
+    settings = ", ".join(f"{k}={v!r}" for k, v in plan.options.items() if not (confirmed and k == confirmation.OPTION))
     made = f"{plan.strategy!r} ({settings})" if settings else repr(plan.strategy)
     count = f"{len(plan.segments)} segment{'s' * (len(plan.segments) > 1)}"
-    lines = [f"Plan by {made} for {per}: {count}, {again} of them recomputed.", *searched(plan)]
+    lines = [f"Plan by {made} for {per}: {count}, {again} of them recomputed."]
     if plan.outlook is None:
         lines.append(_UNKNOWN + ("" if again else _KEPT))
         return filled([*lines, ""]) + "\n" + table(_COLUMNS, _rows(plan, None), (0, 1, 5))
@@ -48,14 +46,6 @@ def explain(plan: Segmentation) -> str:
     if plan.is_nested:
         lines.append("Indented: how the replay of the segment above is split again, and what that stores meanwhile.")
     return filled(lines) + "\n" + table(_COLUMNS, _rows(plan, plan.outlook), range(6))
-
-
-def searched(plan: Segmentation) -> Iterator[str]:
-    """What the search for a plan left out."""
-    if _SEARCHED in plan.options:
-        count, known = plan.options[_SEARCHED]
-        words = "With so many tensors alive side by side, the search went on from"
-        yield f"{words} {count:,} of {known:,} partial plans: a better plan may exist."
 
 
 def _outlook(plan: Segmentation, outlook: Outlook, confirmed: confirmation.Confirmation | None) -> Iterator[str]:
@@ -154,6 +144,5 @@ def summary(plan: Segmentation) -> tuple[str, Sequence[str], list[list[str]]]:
     title = f"by {plan.strategy!r}: {needs(outlook) if outlook else 'sizes are unknown'}\n"
     title += f"for {per}, {again} of {len(plan.segments)} segments recomputed"
     title += f", {format_percent(outlook.overhead)} more work" if outlook else ""
-    title = "\n".join([title, *searched(plan)])
     rows = _rows(plan, outlook)
     return title, _COLUMNS, [[cell.replace(HARD_SPACE, " ") for cell in row] for row in rows]

@@ -113,15 +113,12 @@ class Graph(Brief):
         # What is derived from the fields is not pickled: it can be derived again.
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
-    @functools.cached_property
-    def _made(self) -> dict[Callable, Any]:
-        return {}
-
     def once(self, make: Callable[["Graph"], _Derived]) -> _Derived:
         """`make(self)`, which is called once for each graph."""
-        if make not in self._made:
-            self._made[make] = make(self)
-        return self._made[make]
+        made = self.__dict__.setdefault("_made", {})
+        if make not in made:
+            made[make] = make(self)
+        return made[make]
 
     @functools.cached_property
     def position(self) -> dict[str, int]:
@@ -166,7 +163,7 @@ class Graph(Brief):
             return node.cost
         made = tuple(map(self.bytes, node.made))
         wants = tuple(r for r in dict.fromkeys(node.inputs) if r.node in self.position and self.floating(r))
-        elements = self.elements(node)
+        elements = sum(math.prod(d or self.batch_size or 1 for d in spec.shape) for spec in node.outputs)
         return Cost(
             saved_tensors=(*dict.fromkeys(node.inputs), *node.made),
             differentiable_inputs=wants,
@@ -175,10 +172,6 @@ class Graph(Brief):
             flops=elements,
             backward_flops=2 * elements,
         )
-
-    def elements(self, node: Node) -> int:
-        """Elements of the outputs of a node; where the batch is not known those of one sample."""
-        return sum(math.prod(d or self.batch_size or 1 for d in spec.shape) for spec in node.outputs)
 
     def floating(self, ref: Ref) -> bool:
         """Whether a tensor can have a gradient."""

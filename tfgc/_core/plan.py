@@ -14,10 +14,9 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Self
 
 from tfgc import _files
-from tfgc._core import coverage, explanation, plan_data, timelines
+from tfgc._core import explanation, plan_data, timelines
 from tfgc._core.graph import Graph
-from tfgc._core.pieces import Piece, segments_of
-from tfgc._core.segments import Segmentation
+from tfgc._core.segments import Piece, Segmentation, check_coverage, segments_of
 from tfgc._core.shown import Shown
 from tfgc._errors import OptionError, PlanMismatchError, TfgcError
 
@@ -106,7 +105,7 @@ class Plan(Shown, Segmentation):
                 "train by it after tfgc.enable(model, plan)"
             )
         self.check_model(graph.once(describe))
-        coverage.check(graph, self.segments, [node.name for node in graph.nodes], set(graph.inputs), "model")
+        check_coverage(graph, self.segments, [node.name for node in graph.nodes], set(graph.inputs), "model")
 
     def check_model(self, here: Sequence[str]) -> None:
         """Raise `PlanMismatchError` unless the model that this was made for is one of these lines."""

@@ -14,7 +14,7 @@ _VERSION = 8  # of the data; files of earlier ones hold plans of layers, which t
 
 # By class, the fields that are written only where they are no default.
 _OPTIONAL: dict[type, dict[str, Any]] = {
-    Segment: {"host_bytes": None, "on_device": ()},
+    Segment: {"host_bytes": None},
     Segmentation: {"operations": False, "link": None},
     Outlook: {"needed_bytes": None, "plain_needed_bytes": None, "budget_bytes": None, "ratio": None},
 }

@@ -1,12 +1,16 @@
 """What a plan consists of: its segments, and what it promises. Plain data."""
 
 import dataclasses
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Optional, TypeAlias
 
+from tfgc._core.graph import Graph
 from tfgc._core.shown import Brief
-from tfgc._errors import OptionError
+from tfgc._errors import OptionError, PlanMismatchError
 
 _MODES = ("keep", "recompute")
+# Positions of start and end, and a mode, or the pieces of the replay
+Piece: TypeAlias = tuple[int, int, "str | Sequence[Piece]"]
 # What a node does.
 Phase: TypeAlias = Literal["forward", "loss", "replay", "backward"]
 
@@ -27,7 +31,6 @@ class Segment(Brief):
         work: Flops to run it again.
         obstacle: Why it cannot be run twice, or None.
         host_bytes: Bytes that it stores on the host, if `offload`; else None.
-        on_device: Those of its inputs that stay on the device, since another segment keeps them there.
 
     Example:
         >>> print(Segment(("conv", "normalization", "relu")))
@@ -44,7 +47,6 @@ class Segment(Brief):
     work: float | None = None
     obstacle: str | None = None
     host_bytes: int | None = None
-    on_device: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.nodes:
@@ -140,3 +142,44 @@ class Segmentation(Brief):
     def is_nested(self) -> bool:
         """Whether a replay is itself split into segments."""
         return any(segment.inner is not None for segment in self.segments)
+
+
+def segments_of(
+    graph: Graph, pieces: Iterable[Piece], plan: Callable[[tuple[Segment, ...]], Segmentation]
+) -> tuple[Segment, ...]:
+    """The segments of these pieces; `plan` makes the plan of a replay."""
+    made = []
+    for start, end, how in pieces:
+        nodes = graph.nodes[start:end]
+        obstacles = [f"{n.name!r}: {n.cost.obstacle}" for n in nodes if n.cost is not None and n.cost.obstacle]
+        if obstacles:
+            how = "keep"
+        made.append(
+            Segment(
+                nodes=tuple(node.name for node in nodes),
+                mode="keep" if how == "keep" else "recompute",
+                inner=None if isinstance(how, str) else plan(segments_of(graph, how, plan)),
+                obstacle=obstacles[0] if obstacles else None,
+            )
+        )
+    return tuple(made)
+
+
+def check_coverage(graph: Graph, segments: Iterable[Segment], names: Sequence[str], done: set[str], whole: str) -> None:
+    """Raise unless `segments` run each of `names` once, and after what it reads; `done` ran before."""
+    known, left = set(names), set(names)
+    for segment in segments:
+        before = set(done)
+        for name in segment.nodes:
+            if name not in left:
+                why = "is in it twice" if name in known else f"is not in the {whole.partition(' ')[0]}"
+                raise PlanMismatchError(f"not a plan for this {whole}: node {name!r} {why}")
+            for ref in graph.nodes[graph.position[name]].inputs:
+                if ref.node not in done:
+                    raise PlanMismatchError(f"not a valid plan: {name!r} would run before {ref.node!r}, which it reads")
+            left.remove(name)
+            done.add(name)
+        if segment.inner is not None:
+            check_coverage(graph, segment.inner.segments, segment.nodes, before, f"segment of a plan, {segment}")
+    if left:
+        raise PlanMismatchError(f"not a plan for this {whole}: it leaves out {next(n for n in names if n in left)!r}")

@@ -8,7 +8,6 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._core.segments import Outlook, Segment
 from tfgc._simulate import host_copies, simulator
-from tfgc._simulate.work import least_work, node_work
 
 
 def with_outlook(graph: Graph, plan: Plan) -> Plan:
@@ -58,21 +57,18 @@ def _least_replay_work(graph: Graph, peak: int) -> float:
     # When the loss is there, everything that a backward pass reads is in memory or has to be computed again. At most
     # `peak` bytes are in memory; giving up the buffers that cost the least work per byte first, and parts of them, is a
     # lower bound.
-    b, works = Buffers.of(graph), graph.once(node_work)
+    b, least = Buffers.of(graph), 0.0
     saved = [sum(b.size[x] for x in b.outputs[i] if b.savers[x]) for i in range(len(graph))]
-    pieces = [(work.forward / size, size) for work, size in zip(works, saved) if size]
-    return least_work(sum(saved) - peak, pieces)
-
-
-def _names(b: Buffers, part: Sequence[int], numbers: set[int]) -> tuple[str, ...]:
-    """What nodes read of these buffers, as names of tensors."""
-    read = dict.fromkeys(ref for i in part for ref in b.graph.nodes[i].inputs)
-    return tuple(ref.name for ref in read if b.number[ref] in numbers)
+    excess = sum(saved) - peak
+    for work_per_byte, size in sorted((cost.flops / size, size) for cost, size in zip(graph.costs, saved) if size):
+        least += work_per_byte * max(0, min(size, excess))
+        excess -= size
+    return least
 
 
 def _costed(graph: Graph, segments: Sequence[Segment], held: set[int]) -> tuple[Segment, ...]:
     """The segments with what they store on top of `held` buffers, would store if kept, and cost to run again."""
-    b, works, costed = Buffers.of(graph), graph.once(node_work), []
+    b, costed = Buffers.of(graph), []
     on_device = host_copies.on_device(b, segments) if any(segment.offload for segment in segments) else set()
     for segment in segments:
         positions = [graph.position[name] for name in segment.nodes]
@@ -89,10 +85,9 @@ def _costed(graph: Graph, segments: Sequence[Segment], held: set[int]) -> tuple[
                 stored_bytes=sum(b.size[x] for x in new - held),
                 inside_bytes=sum(b.size[x] for x in saved - held),
                 input_bytes=sum(b.size[x] for x in inputs - held),
-                work=sum(works[i].forward for i in runs),
+                work=sum(graph.costs[i].flops for i in runs),
                 inner=inner,
                 host_bytes=sum(b.size[x] for x in on_host) if segment.offload else None,
-                on_device=_names(b, positions, inputs & on_device) if segment.offload else (),
             )
         )
         held = held | new

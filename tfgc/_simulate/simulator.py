@@ -99,14 +99,15 @@ def predict(graph: Graph, plan: Plan | None) -> Prediction:
         if event.phase in ("forward", "replay"):
             runs[name] = runs.get(name, 0) + 1
         alive += sum(sizes[buffer] for buffer in event.makes) - sum(sizes[buffer] for buffer in freed)
-    has_gradient = [count is not None for count in step.buffers.gradient_bytes_at]
+    gradients = step.buffers.gradient_bytes_at
+    backward = sum(cost.backward_flops for cost, count in zip(graph.costs, gradients) if count is not None)
     return Prediction(
         peak_bytes=peak,
         activation_bytes=peak,
         node=nodes[at_peak.position].name,
         phase=at_peak.phase,
         work=work,
-        plain_work=sum(node.forward + has * node.backward for node, has in zip(step.work, has_gradient)),
+        plain_work=sum(cost.flops for cost in graph.costs) + backward,
         runs=runs,
         timeline=tuple(timeline),
         host_bytes=step.host_bytes,

@@ -13,7 +13,6 @@ from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 from tfgc._core.segments import Phase, Segment
 from tfgc._simulate.host_copies import Event, HostCopies
-from tfgc._simulate.work import node_work
 
 
 @dataclasses.dataclass(slots=True)
@@ -32,7 +31,7 @@ class StepEvents:
     """
 
     def __init__(self, graph: Graph, segments: Sequence[Segment], link: float | None = None) -> None:
-        self.graph, self.buffers, self.work = graph, Buffers.of(graph), graph.once(node_work)
+        self.graph, self.buffers = graph, Buffers.of(graph)
         self.events: list[Event] = []
         self.sizes: list[int] = []  # bytes of each buffer that the events make
         self._host = HostCopies(self.events, self.sizes, self.buffers, segments)
@@ -89,14 +88,15 @@ class StepEvents:
         b = self.buffers
         reads, makes = [run.held[number] for number in b.inputs[i]], [self._new(b.size[n]) for n in b.outputs[i]]
         run.held.update(zip(b.outputs[i], makes))
-        self.events.append(Event(i, run.phase, reads, makes, b.forward_peak[i] + run.pending, self.work[i].forward))
+        extra, work = b.forward_peak[i] + run.pending, self.graph.costs[i].flops
+        self.events.append(Event(i, run.phase, reads, makes, extra, work))
 
     def _backward(self, i: int, run: _Run) -> None:
         b = self.buffers
         gradient_bytes = b.gradient_bytes_at[i]
         if gradient_bytes is not None:
             reads, extra = [run.held[number] for number in b.saved[i]], gradient_bytes + b.backward_peak[i]
-            self.events.append(Event(i, "backward", reads, [], extra, self.work[i].backward))
+            self.events.append(Event(i, "backward", reads, [], extra, self.graph.costs[i].backward_flops))
 
     def _outside(self, part: Sequence[int], run: _Run) -> dict[int, int]:
         """The copies of the buffers that a segment reads from outside."""

@@ -2,8 +2,7 @@
 
 A strategy is a function `plan(graph, *, budget=None, **options) -> Plan`. It needs neither TensorFlow nor Keras, and
 any function of that signature is accepted wherever a name is. Its budget is in bytes of buffers, weights and optimizer
-slots left out, as `Outlook.peak_bytes` counts them. A strategy
-that makes a whole Pareto front at once also has a function `frontier(graph, **options) -> Frontier`.
+slots left out, as `Outlook.peak_bytes` counts them.
 """
 
 import contextlib
@@ -21,7 +20,6 @@ from tfgc._core.plan import Plan, names_file
 from tfgc._errors import OptionError, check_int, did_you_mean
 from tfgc._simulate import outlooks
 from tfgc._units import check_budget, parse_count
-from tfgc.strategies._frontier import Frontier
 
 Strategy: TypeAlias = str | Callable[..., Plan]
 # Options of `tfgc.plan` and `tfgc.enable` that a misspelled one may have been meant to be.
@@ -83,11 +81,6 @@ def check_plan(plan: object, advice: str = "make one with tfgc.plan(model, batch
     raise OptionError(f"{said}: {advice.format(meant)}")
 
 
-def frontier(graph: Graph, strategy: str = "budget", **options: Any) -> Frontier:
-    """The Pareto front that a strategy makes."""
-    return _module(strategy).frontier(graph, **options)
-
-
 def named(text: str) -> tuple[str, dict[str, int]]:
     """The name and options that a text such as `sqrt:8` stands for.
 
@@ -115,17 +108,12 @@ def honours_budget(strategy: Strategy) -> bool:
 def apply(strategy: Strategy, graph: Graph, *, budget: int | None = None, **options: Any) -> Plan:
     """Plan `graph` by a strategy, refusing options that it does not accept; the plan has its `Outlook`."""
     options = check_options(strategy, options, budget)
-    return outlooks.with_outlook(graph, planned(strategy, graph, **options))
-
-
-def planned(strategy: Strategy, graph: Graph, **options: Any) -> Plan:
-    """What a strategy returns for options that it accepts, which has to be a plan."""
     plan = get(strategy)(graph, **options)
     if not isinstance(plan, Plan):
         raise OptionError(
             f"strategy {_name(strategy)!r} returned {plan!r}, and no tfgc.Plan: end it with return Plan.from_cuts(...)"
         )
-    return plan
+    return outlooks.with_outlook(graph, plan)
 
 
 def check_options(strategy: Strategy, options: Mapping[str, Any], budget: Any = None) -> dict[str, Any]:

@@ -6,9 +6,7 @@ import re
 from typing import Any, Self
 
 from tfgc._core.graph import Graph
-from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
-from tfgc._simulate import simulator
 from tfgc._units import format_bytes, parse_bytes
 
 
@@ -33,10 +31,6 @@ class HostMemory:
         options = {"host_budget": budget, "bandwidth": bandwidth, "speed": speed}
         given = {name: value for name, value in options.items() if value is not None}
         return cls(budget, _link(bandwidth, speed), given)
-
-    def allows(self, graph: Graph, plan: Plan) -> bool:
-        """Whether what a plan stores on the host is within the budget at all times."""
-        return self.budget is None or simulator.predict(graph, plan).host_bytes <= self.budget
 
 
 def _check_room(graph: Graph, budget: int, given: Any) -> None:

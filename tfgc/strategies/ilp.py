@@ -1,7 +1,7 @@
 """The least work under a byte budget without nesting, by integer programming.
 
 After Checkmate (Jain et al. 2020, arXiv:1910.02653), over the plans that tfgc runs: kept and recomputed segments of the
-graph's order. A path through the states of `_flat_plans` is chosen, with the bytes held along it; each step of the path
+graph's order. A path through the passes of `_search` is chosen, with the bytes held along it; each step of the path
 must fit. Solved by HiGHS through SciPy under a time limit. Exact for the blocks of one call if it ends in time.
 """
 
@@ -16,9 +16,8 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError, TfgcError
 from tfgc._simulate import simulator
-from tfgc.strategies import _cut_places
-from tfgc.strategies._flat_paths import least_peak
-from tfgc.strategies._flat_plans import FlatPlans, Path, Steps
+from tfgc.strategies._places import searched
+from tfgc.strategies._search import Columns, LeastWork, Search
 
 
 def plan(graph: Graph, *, budget: int, time_limit: float = 60) -> Plan:
@@ -40,56 +39,70 @@ def plan(graph: Graph, *, budget: int, time_limit: float = 60) -> Plan:
         from scipy import optimize, sparse
     except ImportError as error:
         raise TfgcError('strategy "ilp" needs SciPy: pip install "tfgc[ilp]"') from error
-    plans = _cut_places.searched(graph, budget, _cut_places.places(graph))
-    least = least_peak(plans)
-    if least is None:
+    search, options = searched(graph, budget, len(graph))
+    if search.least_peak > budget:
         optimal = strategies.get("optimal")(graph)
         prediction = simulator.predict(graph, optimal)
         if prediction.peak_bytes > budget:
             raise InfeasibleBudgetError(budget, prediction.peak_bytes, prediction.node)
         return dataclasses.replace(optimal, strategy="ilp", options={"gap": None, **optimal.options})
-    path, gap = _solved(optimize, sparse, plans, time_limit)
-    return plans.plan(path or least, strategy="ilp", options={"gap": gap, **plans.searched})
+    chosen, gap = _solved(optimize, sparse, search, budget, time_limit)
+    if chosen is not None:
+        plan = search.path(lambda row, *_: chosen[row]).plan(graph, strategy="ilp", options={"gap": gap, **options})
+        # The solver lets a constraint be missed by a millionth.
+        if simulator.predict(graph, plan).peak_bytes <= budget:
+            return plan
+    return LeastWork(search, budget).plan(budget, strategy="ilp", options={"gap": None, **options})
 
 
-def _solved(optimize: Any, sparse: Any, plans: FlatPlans, time_limit: float) -> tuple[Path | None, float | None]:
-    """The path of least work, None if none was found in time, and the optimality gap that is left."""
-    # One binary for each step, then one number for the bytes held in each state, as fractions of the budget.
-    steps = Steps(*(np.concatenate(column) for column in zip(*plans.steps.values())))
-    counts = [len(each.need) for each in plans.steps.values()]
-    source, row = np.repeat(list(plans.steps), counts), np.concatenate([np.arange(count) for count in counts])
-    n, states, budget = len(source), len(plans.states), plans.limit or 1
-    ends = {end: need for end, need in plans.ends.items() if need <= budget}
-    each, need, added = np.arange(n), steps.need / budget, steps.added / budget
+def _solved(
+    optimize: Any, sparse: Any, search: Search, budget: int, time_limit: float
+) -> tuple[dict[int, int] | None, float | None]:
+    """The options of least work by row, None if none were found in time, and the optimality gap that is left."""
+    # For each option that may be part of a plan a binary, and the bytes held before it if it is taken, else 0; as
+    # fractions of the budget.
+    steps = Columns(*map(np.concatenate, zip(*search.columns)))
+    counts = [len(columns.need) for columns in search.columns]
+    source, option = np.repeat(np.arange(len(counts)), counts), np.concatenate([np.arange(count) for count in counts])
+    held = np.full(len(search.least), np.inf)  # the fewest bytes
+    held[search.root] = 0
+    for row in reversed(range(len(counts))):
+        columns = search.columns[row]
+        fits = held[row] + columns.peaks(search.least) <= budget
+        np.minimum.at(held, columns.rest[fits], held[row] + columns.added[fits])
+    peaks = steps.peaks(search.least)
+    taken = np.flatnonzero(held[source] + peaks <= budget)
+    source, option, target, work = source[taken], option[taken], steps.rest[taken], steps.work[taken]
+    n, each = len(taken), np.arange(len(taken))
+    unit = budget or 1
+    least, most, added = held[source] / unit, 1 - peaks[taken] / unit, steps.added[taken] / unit
+    most[source == search.root] = 0
 
     def matrix(rows: Any, columns: Any, values: Any, height: int) -> Any:
-        return sparse.coo_array((np.broadcast_to(values, len(rows)), (rows, columns)), shape=(height, n + states))
+        return sparse.coo_array((np.broadcast_to(values, len(rows)), (rows, columns)), shape=(height, 2 * n))
 
-    # As many steps leave a state as lead to it, except the first state and the ends.
-    flow = matrix(steps.target, each, 1.0, states) - matrix(source, each, 1.0, states)
-    balance = np.zeros(states)
-    balance[0] = -1
-    inner = np.array([state not in ends for state in range(states)])
-    fits = matrix(each, each, need, n) + matrix(each, n + source, 1.0, n)
-    # If a step is taken, its target holds what its source holds and what the step adds.
-    grows = matrix(each, each, 1.0 + added, n) + matrix(each, n + source, 1.0, n)
-    grows -= matrix(each, n + steps.target, 1.0, n)
-    room = np.array([1 - ends.get(state, 0) / budget for state in range(states)])
+    # As many options are taken of a pass as lead to it, and as many bytes are held before it as after what leads to it.
+    states = len(counts)
+    leads = target < states
+    flow = matrix(target[leads], each[leads], 1.0, states) - matrix(source, each, 1.0, states)
+    bytes_ = matrix(target[leads], n + each[leads], 1.0, states) - matrix(source, n + each, 1.0, states)
+    bytes_ += matrix(target[leads], each[leads], added[leads], states)
+    balance = np.where(np.arange(states) == search.root, -1.0, 0.0)
+    above = matrix(each, n + each, 1.0, n) - matrix(each, each, most, n)
+    below = matrix(each, each, least, n) - matrix(each, n + each, 1.0, n)
     # The work is scaled, since the solver ignores absolute gaps below a millionth, which in seconds would be large. Its
     # presolve (SciPy 1.17.1) cut off the best solution of 1 in 2,000 graphs, and saves no time here.
     result = optimize.milp(
-        np.concatenate([steps.work / (steps.work.max() or 1), np.zeros(states)]),
-        integrality=np.concatenate([np.ones(n), np.zeros(states)]),
-        bounds=optimize.Bounds(0, np.concatenate([np.ones(n), np.maximum(room, 0)])),
+        np.concatenate([work / (work.max() or 1), np.zeros(n)]),
+        integrality=np.repeat([1, 0], n),
+        bounds=optimize.Bounds(0, 1),
         constraints=[
-            optimize.LinearConstraint(flow.tocsr()[inner], balance[inner], balance[inner]),
-            optimize.LinearConstraint(fits.tocsr(), -np.inf, 1),
-            optimize.LinearConstraint(grows.tocsr(), -np.inf, 1),
+            optimize.LinearConstraint(flow.tocsr(), balance, balance),
+            optimize.LinearConstraint(bytes_.tocsr(), 0, 0),
+            optimize.LinearConstraint(sparse.vstack([above, below]).tocsr(), -np.inf, 0),
         ],
         options={"time_limit": time_limit, "mip_rel_gap": 0, "presolve": False},
     )
     if result.x is None:
         return None, None
-    path = plans.path({int(source[i]): int(row[i]) for i in np.flatnonzero(result.x[:n] > 0.5)}.__getitem__)
-    # The solver lets a constraint be missed by a millionth.
-    return (path, float(result.mip_gap)) if plans.peak(path) <= budget else (None, None)
+    return {int(source[i]): int(option[i]) for i in np.flatnonzero(result.x[:n] > 0.5)}, float(result.mip_gap)

@@ -1,33 +1,29 @@
 """The least peak that one replay can reach, exactly, over all cuts of the graph's order.
 
 Feng & Huang, "Optimal Gradient Checkpoint Search for Arbitrary Computation Graphs", CVPR 2021, find such plans by
-dynamic programming. Here a state is a position together with those buffers that earlier segments hold and later nodes
+dynamic programming. Here the state is a position together with those buffers that earlier segments hold and later nodes
 still read: a buffer in several cuts is stored once, and is counted once. Segments may be kept where that stores less
-than running them again (an addition saves nothing).
+than running them again (an addition saves nothing). See `_search`.
 
 Guarantee: no plan of kept and recomputed segments without nesting has a lower predicted peak. Among equal peaks one of
-least work is taken, exactly so where all byte counts are multiples of 1/512 of the peak, else about. O(n w) sweeps of
-segments up to w nodes long, w being what fits under the peak of `sqrt`.
+least work is taken, exactly so where all byte counts are multiples of 1/512 of the peak, else about. O(n w) segments, w
+being the nodes that fit under the peak of `sqrt`.
 
-Where many branches run side by side, as in MIRNet, the sets of buffers held are too many to look at all of them. Then
-segments start at 100 places alone, chosen as by `budget`, and the plan's options say `coarsened`. If that is still more
-than `_flat_plans` affords, they say which part of the sets was `searched`.
+Where that would be too many, in long graphs and where many branches run side by side, segments start at some places
+alone, and the plan's options say `coarsened`.
 """
 
-from typing import Any
+import dataclasses
 
 from tfgc import strategies
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._simulate import simulator
-from tfgc.strategies import _cut_places
-from tfgc.strategies._flat_paths import least_peak, least_peak_bytes
-from tfgc.strategies._flat_plans import FlatPlans
-from tfgc.strategies._frontier import Frontier
+from tfgc.strategies._places import searched
+from tfgc.strategies._search import LeastWork
 
-_PLACES = 100
-# Graphs with more states than this at so many places keep to these: all places would take minutes or more.
-_MOST_STATES = 5000
+# Segments first start at few places: what they come to leaves less to look at, at many.
+_FEW, _MANY = 64, 250
 
 
 def plan(graph: Graph) -> Plan:
@@ -41,26 +37,16 @@ def plan(graph: Graph) -> Plan:
         >>> best.outlook.peak_bytes <= simple.outlook.peak_bytes
         True
     """
-    places, sqrt = _cut_places.places(graph), strategies.get("sqrt")
-    allowed, simple = set(places), []
-    for n in _counts(len(graph)):
-        cuts = [cut for cut in _cut_places.of(sqrt(graph, segments=n))[1:] if cut in allowed]
-        simple.append((simulator.predict(graph, Plan.from_cuts(graph, cuts, strategy="optimal")).peak_bytes, cuts))
-    limit, cuts = min(simple)
-    # The simple plan of least peak stays among the plans.
-    chosen = sorted({*_cut_places.merged(graph, places, _PLACES), *cuts})
-    plans = FlatPlans(graph, limit, chosen)
-    options: dict[str, Any] = {} if len(chosen) == len(places) else {"coarsened": len(chosen)}
-    if options and len(plans.states) <= _MOST_STATES and not plans.searched:
-        finer = FlatPlans(graph, int(least_peak_bytes(plans)))
-        if not finer.searched:
-            plans, options = finer, {}
-    options |= plans.searched
-    path = least_peak(plans)
-    found = [] if path is None else [plans.plan(path, strategy="optimal", options=options)]
-    if "searched" in options:  # The simple plan may be among what was left out.
-        found.append(Plan.from_cuts(graph, cuts, strategy="optimal", options=options))
-    return Frontier(graph, found).plans[0]
+    sqrt = [strategies.get("sqrt")(graph, segments=n) for n in _counts(len(graph))]
+    limit, _, simple = min((simulator.predict(graph, each).peak_bytes, k, each) for k, each in enumerate(sqrt))
+    search, options = searched(graph, limit, _FEW)
+    if search.least_peak <= limit and options.get("coarsened") == _FEW:
+        finer, found = searched(graph, search.least_peak, _MANY)
+        if finer.least_peak <= search.least_peak:
+            search, options = finer, found
+    if search.least_peak > limit:
+        return dataclasses.replace(simple, strategy="optimal", options=options)
+    return LeastWork(search, search.least_peak).plan(search.least_peak, strategy="optimal", options=options)
 
 
 def _counts(n: int) -> list[int]:

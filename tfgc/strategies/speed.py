@@ -7,8 +7,8 @@ the result, and a node whose own backward pass reads it is a kept segment. O(n).
 
 from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
-from tfgc._core.pieces import Piece
 from tfgc._core.plan import Plan
+from tfgc._core.segments import Piece
 
 # In the names of kinds of nodes: TensorFlow's operations, and Keras's layers.
 _PRODUCTS = ("MatMul", "Conv", "Einsum", "Dense")
