@@ -34,6 +34,7 @@ class Directions:
         segments: What runs the plan, or None.
         kept: Names of all that forward makes besides results.
         planned: What the plan says of the step.
+        is_as_traced: Whether that is the step as traced, in which nothing is recomputed.
     """
 
     forward_stays = False  # a call, as backward does
@@ -51,10 +52,11 @@ class Directions:
         stateful = sorted(t for t in given if t[0] < first.start and t[0] not in first.arguments)
         self.stateful = list(map(first.name, stateful))
         self.variables = list(map(first.variable, stateful))
-        self.kept, self.segments, self.planned = self.stateful, None, None
+        self.kept, self.segments, self.planned, self.is_as_traced = self.stateful, None, None, False
         if plan is not None and joint.through and joint.sources:
             planned = plan(first)
-            if planned.step.order != first.trace.step.order:  # that runs as TensorFlow orders it, not as traced
+            self.is_as_traced = planned.step.order == first.trace.step.order  # TensorFlow orders it
+            if not self.is_as_traced:
                 planned = Planned(rows.with_poolings(planned.step, first.trace.ops), planned.said)
             self.planned, self.segments = planned.said, Segments(first, planned, len(joint.made))
             self.kept = [*self.stateful, *(name for name in self.segments.stored if name not in self.stateful)]

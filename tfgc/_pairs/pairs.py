@@ -104,6 +104,8 @@ class Pairs:
         handles = (graph_building.capture(variable.handle) for variable in pair.joint.variables)
         if private_api.has_tangents([*tensors, *handles]):
             return fn(*args, **kwargs), None
+        if not tf.executing_eagerly() and pair.may_serve_again and pair.directions.is_as_traced:
+            return fn(*args, **kwargs), pair  # A graph updates as gradients come, and a pair gives all at once.
         return pair((args, kwargs), tensors), pair
 
     def _pair(self, fn: Callable, packing: Packing, tensors: Sequence[tf.Tensor]) -> Pair:
