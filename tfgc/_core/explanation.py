@@ -12,7 +12,6 @@ _PHASES = {
     "loss": "computes the loss",
     "replay": "runs again",
     "backward": "runs backward",
-    "return": "returns its gradients",
 }
 _COLUMNS = ("", "mode", "stores", "in place of", "run again", "nodes (how many)")
 _UNKNOWN = "Sizes are unknown, so nothing is predicted: plan with batch_size, and with input_shapes or example."
