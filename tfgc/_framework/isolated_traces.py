@@ -5,6 +5,7 @@ itself being traced would be recorded by that step's tape and would see its `tra
 neither. What else Keras keeps for each thread (names, policies, the global seed generator) is handed over.
 """
 
+import concurrent.futures
 import contextlib
 import ctypes
 import functools
@@ -41,8 +42,7 @@ def in_own_thread(
     that is not Python's runs to its end first. If all is not done after `patience` seconds, `on_wait` is called.
     """
     handed = keras_state.of_thread()
-    found: list[Result] = []
-    raised: list[BaseException] = []
+    outcome: concurrent.futures.Future[Result] = concurrent.futures.Future()
     made: dict[str, Any] = {}
     # Not `Thread.join`: interrupted, it takes a thread that runs for one that has ended (in Python 3.11).
     done = threading.Event()
@@ -53,9 +53,9 @@ def in_own_thread(
         try:
             keras_state.add_to_thread(handed)
             try:
-                found.append(function())
+                outcome.set_result(function())
             except BaseException as error:
-                raised.append(error)
+                outcome.set_exception(error)
             made.update(keras_state.of_thread())
         finally:
             if collects:
@@ -77,9 +77,7 @@ def in_own_thread(
         raise
     thread.join()
     keras_state.add_to_thread(made)
-    if raised:
-        raise raised[0]
-    return found[0]
+    return outcome.result()
 
 
 def _wait(done: threading.Event, seconds: float = math.inf) -> bool:

@@ -10,11 +10,7 @@ from tfgc._framework.versions import attribute
 
 
 def stable_hlo(function: Any, specs: Sequence[tf.TensorSpec]) -> bytes:
-    """The module of a concrete function of these arguments.
-
-    Raises:
-        tf.errors.OpError: If XLA has no kernel for an operation.
-    """
+    """The module of a concrete function of these arguments; a ValueError if XLA has no kernel for an operation."""
     return _exported(function, specs, "stablehlo_serialized")
 
 

@@ -12,15 +12,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework import isolated_traces, keras_models, private_api
+from tfgc._framework import isolated_traces, private_api
 from tfgc._verify.steps import Data, Step, traced, users_code
 
 _SHARE = 0.01
-
-
-def has_own_step(model: keras.Model) -> bool:
-    """Whether a model is compiled and trains by a `train_step` that is not Keras's."""
-    return keras_models.has_own_step(model) and model.compiled
 
 
 class OwnStep(Step):

@@ -25,7 +25,7 @@ from tfgc._training import enable, layer_calls, layer_selectors, stand_ins
 from tfgc._training.layer_selectors import Selector
 from tfgc._verify.differences import StepComparison, Steps
 from tfgc._verify.loss_step import LossStep
-from tfgc._verify.own_step import OwnStep, has_own_step
+from tfgc._verify.own_step import OwnStep
 from tfgc._verify.steps import Step, users_code
 from tfgc._verify.verdicts import Verdict
 
@@ -119,7 +119,8 @@ def verify(
         raise OptionError("batch: it holds no samples, with which all steps are equal: give a batch with some")
     with contextlib.ExitStack() as stack:
         stack.enter_context(layer_calls.restored_afterwards(model))
-        step = OwnStep(model, data) if loss is None and has_own_step(model) else LossStep(model, data, loss)
+        is_own = loss is None and keras_models.has_own_step(model) and model.compiled
+        step = OwnStep(model, data) if is_own else LossStep(model, data, loss)
         stack.callback(step.write, before := step.read())
         if step.draws:
             if isinstance(step, LossStep):
