@@ -1,11 +1,9 @@
 """What replays consist of, and the gradients of their gradients."""
 
-import collections
 import functools
 
 import tensorflow as tf
 
-import tfgc
 from tfgc._pairs.backward import Backward
 from tfgc._run.emit import Built
 
@@ -34,35 +32,6 @@ def note_replays(note, replace=setattr):
 
     replace(Backward, "__call__", noting(Backward.__call__))
     replace(Built, "__init__", building(Built.__init__))
-
-
-def operations_of_step(model, x, plan, sizes=None):
-    """How many operations of each type a step has, gradients apart: in backward passes (`replay`), elsewhere (`first`).
-
-    Its input has these sizes, by default those of `x`.
-    """
-    tfgc.enable(model, plan)
-
-    @tf.function
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model(x, training=True) ** 2)
-        return tape.gradient(loss, model.trainable_variables)
-
-    counts = collections.Counter()
-    spec = tf.TensorSpec(x.shape if sizes is None else sizes)
-    definition = step.get_concrete_function(spec).graph.as_graph_def()
-    functions = {function.signature.name: function for function in definition.library.function}
-
-    def count(nodes, where):
-        for node in nodes:
-            counts[node.op, where] += "gradient_tape" not in node.name
-            called = functions.get(node.attr["f"].func.name)
-            if called is not None:  # Backward passes alone are not inlined.
-                count(called.node_def, "replay" if called.attr["_noinline"].b else where)
-
-    count(definition.node, "first")
-    return counts
 
 
 def second_order(model, inputs, way):

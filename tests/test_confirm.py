@@ -260,14 +260,6 @@ def test_a_model_keeps_its_metrics_where_an_optimizer_or_a_loss_is_named():
     assert sent(build(), build, optimizer="rmsprop").loss == "mae"
 
 
-def unnamed():
-    x = inputs = keras.Input((8,))
-    inside = keras.Sequential([keras.layers.Dense(8), keras.layers.ReLU()])
-    for _ in range(3):
-        x = keras.layers.Dense(8)(x) + keras.ops.square(inside(x))
-    return keras.Model(inputs, x)
-
-
 class Kept(keras.Model):
     """Keras cannot know what its lock is."""
 

@@ -283,17 +283,6 @@ def test_what_a_branch_that_is_not_taken_reads_has_no_gradient_in_eager_code(kin
     close(*([g for g in gradients if g is not None] for gradients in (plain, ours)))
 
 
-class Branching(keras.layers.Layer):
-    """Draws inside of `tf.cond`."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.dropout = keras.layers.Dropout(0.5)
-
-    def call(self, x, training=None):
-        return tf.cond(tf.reduce_sum(x) > -1e9, lambda: self.dropout(x, training=training), lambda: x)
-
-
 def test_recompute_in_a_branch_on_an_eager_tensor():
     fn = tfgc.recompute(tf.tanh)
 

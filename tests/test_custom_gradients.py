@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import MODES, check_enabled, fresh, in_turn, mostly, noise
-from replays import operations_of_step
 
 import tfgc
 
@@ -69,11 +68,6 @@ def blocks(layer, n=4):
 @pytest.mark.parametrize(("name", "mode"), in_turn(LAYERS))
 def test_training_with_a_custom_gradient(name, mode):
     check_enabled(functools.partial(blocks, LAYERS[name]), X, Y, mode, segments=3)
-
-
-def operations_of(name):
-    model = fresh(functools.partial(blocks, LAYERS[name]))
-    return operations_of_step(model, X, tfgc.plan(model, strategy="uniform", segments=3))
 
 
 @pytest.mark.gate

@@ -171,17 +171,6 @@ def test_disable_gives_the_model_its_own_methods_back():
         tfgc.enable(Net(), layers="net/block")
 
 
-class Undecided(keras.Model):
-    """Cannot be traced: its code depends on a value."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense = L.Dense(4)
-
-    def call(self, x):
-        return self.dense(x) if float(tf.reduce_sum(x)) > 0 else x
-
-
 class OfTensors(L.Layer):
     """Its `build` makes variables of tensors: of constants, of a seed, and of another variable."""
 

@@ -457,14 +457,6 @@ def test_fit_goes_on_as_if_nothing_had_happened(mode, where, batch_size):
     assert {key: pytest.approx(values, rel=1e-5) for key, values in history.items()} == found_history
 
 
-@pytest.fixture
-def optimizer_off():
-    """TensorFlow's graph optimizer fuses operations of one step and not of another."""
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    yield
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
-
-
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_a_step_that_is_planned_as_a_whole_has_plains_bits_when_it_ran_again(optimizer_off, where):
     def trained(*sprung, **options):

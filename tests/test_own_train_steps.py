@@ -47,16 +47,6 @@ class Perceptual(keras.Model):
         return {"loss": loss}
 
 
-class Augmented(keras.Model):
-    """A layer beside the model that needs next to nothing."""
-
-    def train_step(self, data):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(self(self.augmentation(data[0]), training=True) ** 2)
-        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-        return {"loss": loss}
-
-
 class Joined(keras.Model):
     """A model that is called once, on twice the batch."""
 
@@ -118,17 +108,6 @@ class Masked(keras.Model):
         with tf.GradientTape() as tape:
             picked = tf.boolean_mask(self(data[0], training=True), data[1][:, 0] > 0.0)
             loss = tf.reduce_mean(self.scorer([picked, tf.ones((8, 8))]) ** 2)
-        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-        return {"loss": loss}
-
-
-class InPython(keras.Model):
-    """A step that no symbolic trace goes through."""
-
-    def train_step(self, data):
-        weight = float(data[1][0, 0])
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(self(data[0], training=True) ** 2) * weight
         self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
         return {"loss": loss}
 
@@ -298,17 +277,6 @@ def test_a_status_says_that_xla_compiles_the_step(asked):
     (planned,) = tfgc.status(model).plans
     assert planned.mode == "xla"
     assert planned.predicted_bytes < 0.65 * planned.plain_bytes
-
-
-class Halves(keras.Model):
-    """As with labelled and unlabelled samples, of which a batch has as many as there are."""
-
-    def train_step(self, data):
-        one, other, share = data
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(self(one, training=True) ** 2) + share * tf.reduce_mean(self(other, training=True))
-        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-        return {"loss": loss}
 
 
 def test_fits_of_one_batch_size_are_traced_once():

@@ -23,15 +23,15 @@ def chunks():
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore:overflow encountered in cast:RuntimeWarning")
+@pytest.mark.usefixtures("optimizer_off")
 @pytest.mark.parametrize(("kind", "first", "count", "most"), chunks())
 def test_rewritten_steps_of_random_models_have_the_bits_of_plain_ones(kind, first, count, most):
     counts = collections.Counter()
-    with random_steps.optimizer_off():
-        for seed in range(first, first + count):
-            try:
-                counts["copied"] += random_steps.check(kind, seed, most)
-            except PlainError:
-                counts["plain"] += 1
-            gc.collect()
+    for seed in range(first, first + count):
+        try:
+            counts["copied"] += random_steps.check(kind, seed, most)
+        except PlainError:
+            counts["plain"] += 1
+        gc.collect()
     assert counts["plain"] <= count // 5
     assert 2 * counts["copied"] >= count

@@ -630,11 +630,6 @@ def test_symbolic_call_is_refused():
         tfgc.recompute(keras.layers.Dense(2))(keras.Input((3,)))
 
 
-def test_wrapped_function_is_reachable():
-    layer = keras.layers.Dense(2)
-    assert tfgc.recompute(layer).__wrapped__ is layer
-
-
 def test_a_maximum_of_a_later_result_is_of_that_result():
     """Grappler would take it of the first one, as it does in plain TensorFlow behind `tf.split`."""
 

@@ -17,14 +17,9 @@ from tfgc._rewrite.recompute import Cut, recomputed
 from tfgc._run.emit import Built
 from tfgc._step.trace import trace
 
+pytestmark = pytest.mark.usefixtures("optimizer_off")
+
 STEPS = 3
-
-
-@pytest.fixture(autouse=True)
-def optimizer_off():
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    yield
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
 
 
 def step_of(build):

@@ -41,7 +41,6 @@ STATISTICS = {
     "squeeze and excitation": Excitation,
     "a norm": OwnStatistic,
 }
-REDUCTIONS = ("Max", "Mean", "Sum")
 
 
 def blocks(statistic):

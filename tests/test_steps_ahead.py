@@ -479,12 +479,9 @@ class Branching(keras.Model):
     ("build", "options", "message"),
     [
         (Branching, {"example": X}, "cannot be traced symbolically.*tfgc.enable\\(model, layers="),
-        (Subclassed, {}, "give a batch, or its specs, as example="),
         (Subclassed, {"example": X, "strategy": "manual", "keep": ["a"]}, "there is no layer 'a' in the model"),
-        (Subclassed, {"example": X, "strategy": "optimall"}, "did you mean 'optimal'"),
         (Subclassed, {"example": X, "budgt": "60%"}, "no option.*budgt"),
         (Subclassed, {"example": X, "budget": "70%", "mode": "compiled"}, "cannot be predicted"),
-        (Subclassed, {"example": X, "batch_size": 4}, "batch_size=4, but the example is a batch of 16"),
         (Subclassed, {"example": tf.TensorSpec((None, 8))}, "give each a number"),
     ],
 )

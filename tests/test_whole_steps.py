@@ -9,17 +9,11 @@ import tfgc
 from tfgc._planning import function_trace
 from tfgc._run import emit
 
+pytestmark = pytest.mark.usefixtures("optimizer_off")
+
 L = keras.layers
 ROWS, SIZE = 16, 24
 X, Y = np.random.default_rng(0).random((2 * ROWS + 5, SIZE, SIZE, 4), "float32"), np.arange(2.0 * ROWS + 5) % 3
-
-
-@pytest.fixture(autouse=True)
-def optimizer_off():
-    """TensorFlow's graph optimizer fuses operations of one step and not of another."""
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    yield
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
 
 
 def cnn(kind=keras.Model):
