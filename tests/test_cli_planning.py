@@ -40,7 +40,7 @@ OPEN = ["test_cli_planning:open_tokens", "--batch-size", "4"]
 
 def chain(image_size=64):
     x = inputs = keras.Input((image_size, image_size, 3))
-    for i in range(4):
+    for i in range(6):
         x = keras.layers.Conv2D(8, 3, padding="same", activation="relu", name=f"conv{i}")(x)
         x = keras.layers.BatchNormalization(name=f"norm{i}")(x)
     x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
@@ -471,7 +471,7 @@ def test_verify_proves_it_and_takes_a_plan_file(tmp_path):
         command("verify", *CHAIN, "--image-size", "8", "--mode", "eager", "--steps", "1", "--json").output
     )
     assert found["equal"] is True
-    assert found["compared"]["gradient"] == 4 * 4 + 2
+    assert found["compared"]["gradient"] == 6 * 4 + 2
 
 
 def restless(image_size=None):

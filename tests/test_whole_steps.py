@@ -209,8 +209,9 @@ def test_a_plan_made_ahead_is_what_steps_run_by(capsys):
         (planned,) = tfgc.status(model).plans
         assert planned.plan.segments == plan.segments
         assert planned.plan.outlook.peak_bytes == plan.outlook.peak_bytes
+    model = cnn()
     model.compile(loss="mse")
-    model.fit(X[:ROWS], np.ones((ROWS, 3)), batch_size=ROWS, verbose=0)
+    tfgc.enable(model, plan).fit(X[:ROWS], np.ones((ROWS, 3)), batch_size=ROWS, verbose=0)
     (planned,) = tfgc.status(model).plans
     ends = [[segment.nodes[-1] for segment in one.segments[:-1]] for one in (plan, planned.plan)]
     assert ends[0] == ends[1]
