@@ -447,7 +447,7 @@ def dense(count):
     ("first", "added"),
     [
         pytest.param(lambda: dense(1), lambda: dense(8), id="unchanged"),
-        pytest.param(lambda: [Blocks(4)], lambda: [Blocks(6), L.Dense(32)], id="calls"),
+        pytest.param(lambda: [Blocks(3)], lambda: [Blocks(4), L.Dense(32)], id="calls"),
         pytest.param(lambda: dense(4), lambda: [Blocks(12)], id="then calls"),
     ],
 )

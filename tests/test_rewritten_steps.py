@@ -19,7 +19,7 @@ from tfgc._step.trace import trace
 
 pytestmark = pytest.mark.usefixtures("optimizer_off")
 
-STEPS = 3
+STEPS = 2
 
 
 def step_of(build):
@@ -138,7 +138,7 @@ def test_an_update_waits_for_the_gradients_that_read_its_variable():
 
 
 def test_xla_does_not_merge_copies_with_what_they_copy():
-    layers = [keras.layers.Dense(64, "tanh") for _ in range(10)]
+    layers = [keras.layers.Dense(64, "tanh") for _ in range(6)]
 
     def build():
         return keras.Sequential([keras.Input((64,)), *(type(one).from_config(one.get_config()) for one in layers)])
