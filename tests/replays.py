@@ -1,8 +1,6 @@
-"""What replays consist of, and the gradients of their gradients."""
+"""Which segments run again."""
 
 import functools
-
-import tensorflow as tf
 
 from tfgc._pairs.backward import Backward
 from tfgc._run.emit import Built
@@ -32,23 +30,3 @@ def note_replays(note, replace=setattr):
 
     replace(Backward, "__call__", noting(Backward.__call__))
     replace(Built, "__init__", building(Built.__init__))
-
-
-def second_order(model, inputs, way):
-    """The gradients of the square of a gradient, which may be taken in the same graph or in a function."""
-    weights = [v.value for v in model.trainable_variables]
-
-    def first(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.reduce_sum(model(x, training=True) ** 2)
-        return tape.gradient(y, x)
-
-    inner = tf.function(first) if way == "of a function" else first
-
-    def both(x):
-        with tf.GradientTape() as tape:
-            penalty = tf.reduce_sum(inner(x) ** 2)
-        return tape.gradient(penalty, weights)
-
-    return (tf.function(both) if way == "in one graph" else both)(tf.constant(inputs))

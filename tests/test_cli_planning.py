@@ -272,27 +272,6 @@ def test_mistakes_typed_on_purpose(arguments, words):
     assert "\n" not in str(error.value)
 
 
-DAMAGES = {
-    "empty": lambda text: "",
-    "cut short": lambda text: text[: len(text) // 2],
-    "of something else": lambda text: '{"format": "tfgc-measurements"}',
-    "no text": lambda text: b"\x89PNG\xff\xfe",
-    "newer": lambda text: re.sub('"version": [0-9]', '"version": 9', text),
-    "edited": lambda text: text.replace("SquaredDifference (", "Square ("),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", ["explain", "sweep"])
-def test_a_damaged_plan_file_gives_one_line(name, damage, plan_file, tmp_path):
-    text = DAMAGES[damage](plan_file.read_text())
-    path = tmp_path / "bad.json"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(TfgcError) as error:
-        CliRunner().invoke(cli, [name, *CHAIN, "--plan", str(path)], catch_exceptions=False)
-    assert "\n" not in str(error.value)
-
-
 @pytest.mark.parametrize("name", ["explain", "sweep", pytest.param("compare", marks=pytest.mark.gate)])
 def test_a_plan_of_another_model_is_refused_before_any_work(name, plan_file):
     with pytest.raises(PlanMismatchError, match="was made for another model"):

@@ -320,31 +320,6 @@ def test_recurrent_layer_whose_cell_is_recomputed(unroll):
     assert_equal(steps(lambda f: f), steps(tfgc.recompute), exact=False)
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["graph", "xla"])
-def test_several_steps_per_execution(jit_compile):
-    def weights(enable):
-        model = fresh(
-            lambda: keras.Sequential(
-                [
-                    keras.Input((12,)),
-                    keras.layers.Dense(12),
-                    keras.layers.BatchNormalization(),
-                    keras.layers.Dropout(0.5),
-                    keras.layers.Dense(12),
-                ]
-            )
-        )
-        if enable:
-            tfgc.enable(model, strategy="uniform")
-        model.compile("sgd", "mse", steps_per_execution=3, jit_compile=jit_compile)
-        model.fit(noise(24, 12), noise(24, 12, seed=5), batch_size=4, shuffle=False, verbose=0)
-        return [v.numpy() for v in model.variables]
-
-    for a, b in zip(weights(False), weights(True), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-
-
 def peak_of_a_loop(recomputed):
     def deep(x):
         for _ in range(10):

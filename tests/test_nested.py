@@ -153,25 +153,6 @@ def test_the_backward_pass_writes_no_state_and_adds_no_loss(mode):
         assert len(losses) == 3
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_fit_and_the_training_step_take_nested_plans(jit_compile):
-    def weights(enabled):
-        model = fresh(lambda: keras.Sequential([keras.Input((8,)), *(L.Dense(8, activation="tanh") for _ in range(6))]))
-        plan = enable(model, halves, X)
-        if not enabled:
-            tfgc.disable(model)
-        model.compile("sgd", "mse", jit_compile=jit_compile)
-        model.fit(X, X, batch_size=6, epochs=2, verbose=0)
-        tfgc.disable(model)
-        step = tfgc.train_step(model, "mse", "sgd", plan=plan if enabled else None, jit_compile=jit_compile)
-        step(X, X)
-        return model.get_weights()
-
-    for a, b in zip(weights(False), weights(True), strict=True):
-        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-6)
-
-
 def deep():
     def convolution():
         return L.Conv2D(8, 3, padding="same", activation="tanh")

@@ -601,13 +601,6 @@ def test_fit_reports_the_losses_of_outputs_as_keras_does():
     assert history(True) == {key: pytest.approx(values) for key, values in history(False).items()}
 
 
-@pytest.mark.gate
-def test_fit_explains_the_error():
-    with pytest.raises(tf.errors.ResourceExhaustedError, match=r"its plan \(uniform\)"):
-        fitted({}, trap="trap0", where="backward", on_oom=None)
-    arm()
-
-
 def test_fit_of_a_plain_model_raises_tensorflows_error():
     with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
         fitted({}, trap="trap0", where="backward", enable=False)

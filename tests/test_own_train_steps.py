@@ -47,16 +47,6 @@ class Perceptual(keras.Model):
         return {"loss": loss}
 
 
-class Joined(keras.Model):
-    """A model that is called once, on twice the batch."""
-
-    def train_step(self, data):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(self(tf.concat([data[0], -data[0]], 0), training=True) ** 2)
-        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-        return {"loss": loss}
-
-
 class Noting(keras.Model):
     """A step that puts something on the model before it calls it, and reads it behind the call."""
 
@@ -214,24 +204,6 @@ def test_what_a_step_notes_on_the_model_around_its_call_is_its_own(kind, run_eag
         found.append([v.numpy() for v in model.weights])
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-
-
-def test_a_named_strategy_is_predicted_for_all_calls():
-    model = tfgc.enable(pairs(), strategy="uniform", segments=4, verbose=0)
-    fit(model, PAIRS)
-    (planned,) = tfgc.status(model).plans
-    alone_plain = tfgc.estimate(encoder(Pairs), ROWS).needed_bytes
-    assert planned.plan.strategy == "uniform"
-    assert planned.plain_bytes > 1.7 * alone_plain
-    assert planned.predicted_bytes < 0.8 * planned.plain_bytes
-
-
-def test_a_call_with_more_rows_than_the_batch_counts_as_it_is():
-    model = tfgc.enable(compiled(encoder(Joined)), verbose=0)
-    data = tf.data.Dataset.from_tensor_slices((noise(2 * ROWS, SIZE, SIZE, 3),)).batch(ROWS)  # sizes stay open
-    model.fit(data, verbose=0, shuffle=False)
-    (planned,) = tfgc.status(model).plans
-    assert planned.plain_bytes > 1.7 * tfgc.estimate(encoder(Joined), ROWS).needed_bytes
 
 
 def test_what_the_loss_calls_counts():

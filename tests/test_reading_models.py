@@ -256,49 +256,6 @@ def test_a_nested_model_with_a_call_operator_of_its_own_is_called(mode):
     check_enabled(build, X, [noise(8, 2, seed=4)], mode)
 
 
-@pytest.mark.gate
-def test_fit_with_an_enabled_model_equals_plain_fit():
-    def fit(enabled):
-        model = fresh(unet)
-        model.compile("sgd", "mse", metrics=["mae"])
-        if enabled:
-            tfgc.enable(model, strategy="uniform")
-        x, y = noise(20, 16, 16, 3), noise(20, 16, 16, 4)
-        history = model.fit(x, y, batch_size=8, epochs=2, verbose=0, validation_data=(x, y))
-        return history.history, model.predict(x, verbose=0)
-
-    (plain, y0), (ours, y1) = fit(False), fit(True)
-    for key in plain:
-        np.testing.assert_allclose(plain[key], ours[key], rtol=1e-5)
-    np.testing.assert_allclose(y0, y1, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.gate
-def test_fit_is_traced_again_after_enable():
-    model = fresh(unet)
-    model.compile("sgd", "mse")
-    x, y = noise(4, 16, 16, 3), noise(4, 16, 16, 4)
-    model.fit(x, y, verbose=0)
-    function = model.train_function
-    tfgc.enable(model, strategy="uniform")
-    model.fit(x, y, verbose=0)
-    assert model.train_function is not function
-
-
-def test_save_clone_and_plan_file(tmp_path):
-    model = fresh(unet)
-    plan = tfgc.plan(model, strategy="sqrt", segments=4)
-    config = model.to_json()
-    tfgc.enable(model, plan)
-    assert model.to_json() == config
-    model.save(tmp_path / "model.keras")
-    plan.save(tmp_path / "plan.json")
-    for other in (keras.models.load_model(tmp_path / "model.keras"), keras.models.clone_model(model)):
-        assert "call" not in vars(other)
-        tfgc.enable(other, tfgc.Plan.load(tmp_path / "plan.json"))
-        other(MODELS[unet], training=True)
-
-
 def test_plan_of_models_with_ops_survives_loading_and_cloning(tmp_path):
     model = fresh(ops_as_layers)
     plan = tfgc.plan(model)

@@ -119,27 +119,6 @@ def net(width=8, name=None):
     return keras.Sequential([keras.Input((width,)), *layers, L.BatchNormalization(), L.Dense(width)], name=name)
 
 
-class Pair(keras.Model):
-    """As GANs are: a training step of its own, which calls functional parts one by one."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = net(name="first"), net(name="second")
-        self.optimizers = [keras.optimizers.SGD(0.1) for _ in range(2)]
-
-    def call(self, x, training=None):
-        return self.second(self.first(x, training=training), training=training)
-
-    def train_step(self, data):
-        (x, _, _), losses = keras.utils.unpack_x_y_sample_weight(data), []
-        for part, optimizer in zip((self.first, self.second), self.optimizers):
-            with tf.GradientTape() as tape:
-                losses.append(tf.reduce_mean(self(x, training=True) ** 2))
-            gradients = tape.gradient(losses[-1], part.trainable_weights)
-            optimizer.apply_gradients(zip(gradients, part.trainable_weights))
-        return {"first": losses[0], "second": losses[1]}
-
-
 AB = {"a": X, "b": noise(16, 8, seed=5)}
 CASES = {
     "blocks in a loop": (built(Subclassed, X), X),
@@ -197,21 +176,6 @@ def test_plans_for_xla_train_as_plainly_as_xla_does(case):
     plan = tfgc.plan(model, example=x, mode="xla", strategy="optimal")  # whatever XLA's compiler says
     tfgc.enable(model, plan)
     assert_equal(plain, train(model, x, y, **settings), exact=False)
-
-
-@pytest.mark.gate
-def test_a_training_step_of_parts_is_planned_for_xla():
-    outlook = tfgc.plan(fresh(Pair), example=X, mode="xla").outlook
-    assert 0 < outlook.peak_bytes < outlook.plain_bytes
-
-
-@pytest.mark.gate
-def test_verify_proves_a_plan_of_calls():
-    model = fresh(built(Subclassed, X))
-    model.compile("sgd", "mse")
-    batch = X, noise(16, 4, seed=2)
-    verdict = tfgc.verify(model, tfgc.plan(model, example=batch), batch, modes="graph", steps=2)
-    assert verdict, verdict
 
 
 class MadeLate(L.Layer):
