@@ -415,16 +415,6 @@ def test_planning_moves_no_state_of_the_caller():
     assert found[0] == found[1]
 
 
-def test_a_model_that_changes_is_planned_anew():
-    model = keras.Sequential([keras.Input((16, 16, 3))] + [L.Conv2D(8, 3, activation="relu") for _ in range(4)])
-    tfgc.enable(model, strategy="sqrt")
-    trained_for(model, X[:4], "compiled")
-    model.add(L.Conv2D(8, 3, activation="relu"))
-    gradients = trained_for(model, X[:4], "compiled")
-    assert len(gradients) == 10
-    assert all(np.any(g) for g in gradients[::2])
-
-
 class Blocks(L.Layer):
     """A layer full of layers, which is planned by their calls."""
 

@@ -179,17 +179,6 @@ def test_structured_inputs_one_tensor_passed_twice_and_empty_batches(graph):
     check(lambda x: tf.nn.relu(x @ W), tf.zeros((0, 3)), graph=graph)
 
 
-@BOTH
-def test_outputs_that_nobody_uses(graph):
-    def fn(x, w):
-        return (x @ w, tf.tanh(w), tf.argmax(x))
-
-    def take(f):
-        return lambda x, w: f(x, w)[0]
-
-    same(gradients(take(fn), (X, W), graph=graph), gradients(take(tfgc.recompute(fn)), (X, W), graph=graph))
-
-
 def test_ragged_and_sparse_inputs():
     ragged = tf.ragged.constant([[1.0, 2.0], [3.0]])
     sparse = tf.sparse.from_dense([[0.0, 2.0], [3.0, 0.0]])
