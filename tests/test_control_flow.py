@@ -87,6 +87,12 @@ THROUGH = {
     "cond in while": lambda call, x: loop(lambda y: tf.cond(HERE, lambda: call(y), lambda: y), x),
     "while in while": lambda call, x: loop(lambda y: loop(call, y), x),
     "function in while": lambda call, x: loop(tf.function(call), x),
+    "keras while_loop": lambda call, x: keras.ops.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, call(y)), (0, x))[
+        1
+    ],
+    "keras scan": lambda call, x: keras.ops.scan(lambda a, b: (call(a) + b, a), x, tf.stack([x, x]))[1],
+    "keras cond": lambda call, x: keras.ops.cond(HERE, lambda: call(x), lambda: x),
+    "keras vectorized_map": lambda call, x: keras.ops.vectorized_map(call, tf.stack([x, x])),
 }
 
 
@@ -107,8 +113,8 @@ def gradient(call, x, sources):
     return tape.gradient(loss, [x, *sources])
 
 
-# Of nested ones, one is in the fast suite. Keras's functions come to those of TensorFlow.
-@cases(THROUGH, "while_loop", rare=["while in cond", "while in while"])
+# Keras's functions come to those of TensorFlow; of nested ones, one is in the fast suite.
+@cases(THROUGH, "while_loop", rare=["while in cond", "while in while", *(n for n in THROUGH if n.startswith("keras"))])
 def test_gradient_through(name, kind):
     plain, ours, sources = kind()
 

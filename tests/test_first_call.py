@@ -18,7 +18,7 @@ from tensorflow.python.eager import context
 import tfgc
 from tfgc._core.ignored_warnings import ignored_warnings
 from tfgc._core.segments import Segment
-from tfgc._framework import fit_loop, graph_optimizer
+from tfgc._framework import graph_optimizer
 from tfgc._planning import free_memory
 from tfgc._planning.promised import PlannedStep
 from tfgc._training import plan_report, planned_calls
@@ -232,10 +232,6 @@ def test_batches_of_two_sizes_side_by_side_have_none():
     model = tfgc.enable(cnn(loss="mse"), budget="80%")
     with pytest.raises(tfgc.OptionError, match="traced without a batch size"):
         model.fit(tf.data.Dataset.zip((x.batch(6), y.batch(3))), verbose=0, shuffle=False)
-
-
-def test_no_fit_no_batch_size():
-    assert fit_loop.batch_size() is None
 
 
 @pytest.mark.gate

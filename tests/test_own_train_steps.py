@@ -315,14 +315,6 @@ def test_a_step_that_takes_its_data_apart_is_verified():
     assert "train_step" in str(verdict)
 
 
-def test_disable_gives_the_step_back():
-    model = pairs()
-    tfgc.enable(model, verbose=0)
-    assert "train_step" in vars(model)
-    tfgc.disable(model)
-    assert not {"call", "train_step"} & set(vars(model))
-
-
 @pytest.mark.gate
 @pytest.mark.parametrize("where", [pytest.param("forward", marks=pytest.mark.slow), "backward"])
 def test_a_step_of_two_calls_runs_again_by_a_plan_that_needs_less(where):

@@ -256,14 +256,6 @@ def test_a_nested_model_with_a_call_operator_of_its_own_is_called(mode):
     check_enabled(build, X, [noise(8, 2, seed=4)], mode)
 
 
-def test_plan_of_models_with_ops_survives_loading_and_cloning(tmp_path):
-    model = fresh(ops_as_layers)
-    plan = tfgc.plan(model)
-    model.save(tmp_path / "model.keras")
-    for other in (keras.models.load_model(tmp_path / "model.keras"), keras.models.clone_model(model)):
-        tfgc.enable(other, plan)
-
-
 def test_sizes_by_input_shapes_or_example():
     inputs = keras.Input((None, 4), name="sequence")
     model = keras.Model(inputs, L.Dense(2)(L.LSTM(8)(L.LSTM(8, return_sequences=True)(inputs))))
