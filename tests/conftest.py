@@ -88,6 +88,15 @@ def fresh(request):
 
 
 @pytest.fixture
+def optimizer_off():
+    """TensorFlow's graph optimizer, which fuses operations of one step and not of another, leaves all steps alone."""
+    from tfgc._framework import graph_optimizer
+
+    with graph_optimizer.off():
+        yield
+
+
+@pytest.fixture
 def lines(tmp_path):
     """What `models.Traced` layers have printed since the last call: how often each ran, forward and backward."""
     path = tmp_path / "lines"

@@ -258,19 +258,6 @@ def mostly(*fast, modes=MODES):
     return [pytest.param(mode, marks=[] if mode in fast else pytest.mark.slow) for mode in modes]
 
 
-def assert_trains_alike(build, enable, x, y, mode):
-    """Compare plain training with that of a model that `enable` enables with its options for a mode or "xla".
-
-    A gradient of a key's bias is zero but for rounding: what plain modes differ by is allowed.
-    """
-    graph = {"graph": mode in ("graph", "xla"), "jit_compile": mode == "xla"}
-    plain = plain_steps(build, x, y, graph=True, jit_compile=mode == "xla")
-    spread = [plain_steps(build, x, y, graph=mode == "eager")]
-    model = fresh(build)
-    enable(model)
-    assert_equal(plain, train(model, x, y, **graph), exact=False, spread=spread)
-
-
 def fresh(build):
     """Build from the same seed and with the same names, Keras's global generator at its start."""
     policy = keras.config.dtype_policy()

@@ -15,8 +15,6 @@ import warnings
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["tensorflow", "keras", "tfgc", "pytest"])
-# Slower, and sees environment variables that the test sets.
-SPAWN = multiprocessing.get_context("spawn")
 _log = logging.getLogger(__name__)
 
 

@@ -496,20 +496,3 @@ class DividedByMask(L.Layer):
     def call(self, inputs, mask=None):
         x, _ = inputs
         return x / tf.reduce_sum(tf.cast(mask[1], x.dtype))
-
-
-@tf.custom_gradient
-def of_length_one(x):
-    """Its argument; what flows back is divided by its norm over the whole batch."""
-    return tf.identity(x), lambda upstream: upstream / tf.norm(upstream)
-
-
-class MayMix(L.Layer):
-    """Takes the mean of the samples away where its flag says so."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.mixes = False
-
-    def call(self, x):
-        return x - keras.ops.mean(x, 0) if self.mixes else x

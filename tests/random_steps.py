@@ -26,6 +26,7 @@ from models import Counter
 from random_models import PlainError
 
 import tfgc
+from tfgc._framework import graph_optimizer
 from tfgc._planning.step_plans import StepPlans
 from tfgc._rewrite.recompute import Cut
 
@@ -317,14 +318,6 @@ STEPS = {
 }  # fmt: skip
 
 
-@contextlib.contextmanager
-def optimizer_off():
-    """TensorFlow's graph optimizer fuses operations of one step and not of another."""
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    yield
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=["fit", *STEPS])
@@ -335,7 +328,7 @@ def main():
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     counts, began = collections.Counter(), time.monotonic()
-    with optimizer_off():
+    with graph_optimizer.off():
         for seed in range(given.first, given.end):
             if time.monotonic() - began > 60 * given.minutes:
                 break

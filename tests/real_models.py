@@ -1,4 +1,4 @@
-"""Ten models of the shapes that people train, small: what they do in `fit`, and how tfgc is switched on in them.
+"""Seven models of the shapes that people train, small: what they do in `fit`, and how tfgc is switched on in them.
 
 Heads are written as most code writes them, with probabilities as outputs, and are as sure of themselves as after long
 training: the crossentropy of such probabilities, which are clipped, is not that of the logits behind them, which Keras
@@ -308,54 +308,6 @@ def vae_data():
     return {"x": x, "y": x}
 
 
-# Distillation: a student, and a teacher that does not learn.
-
-
-class Distiller(keras.Model):
-    """Weighs the labels' loss against how far the student is from its teacher."""
-
-    def __init__(self, student, teacher):
-        super().__init__()
-        self.student, self.teacher = student, teacher
-        teacher.trainable = False
-        self.far = keras.losses.KLDivergence()
-
-    def call(self, x, training=None):
-        return self.student(x, training=training)
-
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        labels = super().compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
-        return 0.3 * labels + 0.7 * self.far(self.teacher(x, training=False), y_pred, sample_weight=sample_weight)
-
-
-def classifier(width, depth):
-    x = inputs = keras.Input((16, 16, 3))
-    for _ in range(depth):
-        x = L.MaxPooling2D()(conv_block(x, width, dropout=0.2))
-    return keras.Model(
-        inputs, L.Dense(4, activation="softmax", kernel_initializer=sure())(L.GlobalAveragePooling2D()(x))
-    )
-
-
-def distiller():
-    model = Distiller(classifier(8, 3), classifier(12, 2))
-    model(np.zeros((1, 16, 16, 3), "float32"))
-    return model
-
-
-def distiller_settings():
-    return {
-        "optimizer": keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True, weight_decay=1e-3),
-        "loss": keras.losses.CategoricalCrossentropy(label_smoothing=0.1),
-        "metrics": ["accuracy"],
-    }
-
-
-def distiller_data():
-    y = keras.utils.to_categorical(classes(4), 4)
-    return {"x": images(16), "y": y, "sample_weight": draws(4).uniform(size=SAMPLES)}
-
-
 # Contrastive: images beside captions, each image to be told from all others of its batch.
 
 
@@ -404,78 +356,6 @@ def two_towers_data():
     return {"x": {"image": images(16), "text": padded(12, 6)}}
 
 
-# Diffusion: noise is to be found in images, of an amount that an embedding tells.
-
-
-class Sinusoids(L.Layer):
-    def call(self, rates):
-        angles = 2.0 * np.pi * ops.exp(ops.linspace(0.0, 3.0, 4)) * rates
-        return ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)
-
-
-def residual(width):
-    """Adds an embedding to every place."""
-
-    def apply(x, embedding):
-        skip = x if x.shape[-1] == width else L.Conv2D(width, 1)(x)
-        x = L.Conv2D(width, 3, padding="same", activation="swish")(L.GroupNormalization(2)(x))
-        x = L.Add()([x, L.Reshape((1, 1, width))(L.Dense(width)(embedding))])
-        return L.Add()([L.Conv2D(width, 3, padding="same")(L.Activation("swish")(x)), skip])
-
-    return apply
-
-
-def noise_network():
-    inputs, rates = keras.Input((16, 16, 2)), keras.Input((1, 1, 1))
-    kind = keras.Input((), dtype="int32")
-    embedding = L.Dense(8, activation="swish")(L.Flatten()(Sinusoids()(rates)))
-    embedding = L.Add()([embedding, L.Embedding(3, 8)(kind)])
-    x = skip = residual(8)(L.Conv2D(8, 1)(inputs), embedding)
-    x = L.AveragePooling2D(2)(x)
-    y = L.Reshape((64, 8))(x)
-    x = L.Add()([x, L.Reshape((8, 8, 8))(L.MultiHeadAttention(2, 4)(y, y))])
-    x = L.Concatenate()([L.UpSampling2D(interpolation="bilinear")(x), skip])
-    x = residual(8)(x, embedding)
-    return keras.Model([inputs, rates, kind], L.Conv2D(2, 1, kernel_initializer="glorot_normal")(x))
-
-
-class Diffusion(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.normalizer = L.Normalization(mean=0.2, variance=2.0)
-        self.network = noise_network()
-        self.average = keras.models.clone_model(self.network)
-        self.average.set_weights(self.network.get_weights())
-        self.seeds = keras.random.SeedGenerator(3)
-        self.noise_loss = keras.metrics.Mean(name="noise_loss")
-
-    @property
-    def metrics(self):
-        return [self.noise_loss]
-
-    def train_step(self, data):
-        x, kind = data
-        x = self.normalizer(x, training=True)
-        n = ops.shape(x)[0]
-        noise = keras.random.normal(ops.shape(x), seed=self.seeds)
-        angle = keras.random.uniform((n, 1, 1, 1), 0.1, 1.5, seed=self.seeds)
-        signal_rate, noise_rate = ops.cos(angle), ops.sin(angle)
-        with tf.GradientTape() as tape:
-            found = self.network([signal_rate * x + noise_rate * noise, noise_rate**2, kind], training=True)
-            loss = self.loss(noise, found)
-        weights = self.network.trainable_weights
-        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
-        self.noise_loss.update_state(loss)
-        for weight, average in zip(self.network.weights, self.average.weights):
-            average.assign(0.9 * average + 0.1 * weight)
-        return {"noise_loss": self.noise_loss.result()}
-
-
-def diffusion_settings():
-    schedule = keras.optimizers.schedules.ExponentialDecay(0.01, 1, 0.5)
-    return {"optimizer": keras.optimizers.Adam(schedule, epsilon=1e-2), "loss": keras.losses.MeanAbsoluteError()}
-
-
 # OCR: letters in an image, the alignment summed over by CTC.
 
 
@@ -505,31 +385,6 @@ def ocr():
 def ocr_data():
     x = draws(7).uniform(size=(SAMPLES, 32, 16, 1)).astype("float32")
     return {"x": {"image": x, "letters": padded(7, 4)}}
-
-
-# ConvLSTM: the frames that follow.
-
-
-def frames():
-    x = inputs = keras.Input((4, 12, 12, 1))
-    x = L.ConvLSTM2D(6, 3, padding="same", return_sequences=True, recurrent_dropout=0.2)(x)
-    x = L.BatchNormalization(momentum=0.5)(x)
-    x = L.ConvLSTM2D(6, 3, padding="same", return_sequences=True, dropout=0.2)(x)
-    x = L.TimeDistributed(L.Conv2D(4, 1, activation="relu"))(x)
-    return keras.Model(inputs, L.Conv3D(1, 3, padding="same", activation="sigmoid", kernel_initializer=sure(400.0))(x))
-
-
-def frames_settings():
-    return {
-        "optimizer": keras.optimizers.SGD(keras.optimizers.schedules.PiecewiseConstantDecay([1], [0.3, 0.1])),
-        "loss": "binary_crossentropy",
-        "metrics": [keras.metrics.BinaryAccuracy(), keras.metrics.MeanSquaredError()],
-    }
-
-
-def frames_data():
-    films = (draws(8).uniform(size=(SAMPLES, 5, 12, 12, 1)) > 0.7).astype("float32")
-    return {"x": films[:, :-1], "y": films[:, 1:]}
 
 
 # T5: an encoder and a decoder that share their embedding, with masks.
@@ -654,16 +509,7 @@ MODELS = {
         fast=("fit", *EAGER),
     ),
     "VAE": Model(vae, vae_settings, vae_data, by_uniform(4), gate=EAGER),
-    "distillation": Model(distiller, distiller_settings, distiller_data, by_uniform(4, "student")),
     "contrastive": Model(two_towers, two_towers_settings, two_towers_data, by_uniform(3, "image", "text")),
-    "diffusion": Model(
-        Diffusion,
-        diffusion_settings,
-        lambda: {"x": images(16, 2), "y": classes(3)},
-        by_uniform(4, "network"),
-        fast=(),
-        gate=("fit",),
-    ),
     "OCR": Model(
         ocr,
         lambda: {"optimizer": keras.optimizers.SGD(0.02, clipvalue=0.5)},
@@ -672,6 +518,5 @@ MODELS = {
         fast=(),
         gate=("fit",),
     ),
-    "ConvLSTM": Model(frames, frames_settings, frames_data, by_uniform(3), fast=(), gate=("fit",)),
     "T5": Model(t5, t5_settings, t5_data, by_uniform(3), fast=(), gate=("fit",)),
 }

@@ -70,15 +70,13 @@ def test_every_folder_has_a_floor_and_a_purpose():
         assert len(body) == 1 or name in ("zoo", "strategies"), f"{path} holds code"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_modules_import_only_from_lower_floors(name):
-    if name in PUBLIC_FACE:
-        return
-    for other in imported(NAMES[name]):
-        assert other not in PUBLIC_FACE, f"{name} imports {other}, which stands above it"
-        if folder(other) and folder(other) != folder(name):
-            assert folder(name), f"{name} imports {other}: files at the top import no folder"
-            assert FLOORS.index(folder(other)) < FLOORS.index(folder(name)), f"{name} imports {other}"
+def test_modules_import_only_from_lower_floors():
+    for name in set(NAMES) - PUBLIC_FACE:
+        for other in imported(NAMES[name]):
+            assert other not in PUBLIC_FACE, f"{name} imports {other}, which stands above it"
+            if folder(other) and folder(other) != folder(name):
+                assert folder(name), f"{name} imports {other}: files at the top import no folder"
+                assert FLOORS.index(folder(other)) < FLOORS.index(folder(name)), f"{name} imports {other}"
 
 
 def test_no_circle_inside_of_a_folder():
@@ -91,11 +89,11 @@ def length(name):
     return len((ROOT / "tfgc" / name).read_text().splitlines())
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(ROOT)))
-def test_modules_are_one_idea(module):
+def test_modules_are_one_idea():
     """About 150 lines, as CONTRIBUTING says."""
-    name = str(module.relative_to(ROOT / "tfgc"))
-    assert length(name) <= (LONGEST if name in LONG else LENGTH)
+    for module in MODULES:
+        name = str(module.relative_to(ROOT / "tfgc"))
+        assert length(name) <= (LONGEST if name in LONG else LENGTH), name
 
 
 def test_the_list_of_long_modules_only_shrinks():
@@ -160,9 +158,9 @@ def test_private_reads_are_seen_however_they_are_written():
         assert not list(private_reads(source)), source
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if folder(name) != "_framework"])
-def test_private_parts_of_the_frameworks_are_read_in_one_folder(name):
-    assert not list(private_reads(NAMES[name].read_text()))
+def test_private_parts_of_the_frameworks_are_read_in_one_folder():
+    read = {name: list(private_reads(path.read_text())) for name, path in NAMES.items() if folder(name) != "_framework"}
+    assert {name: found for name, found in read.items() if found} == {}
 
 
 def test_private_parts_of_the_frameworks_are_few():

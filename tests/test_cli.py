@@ -117,14 +117,6 @@ def test_mistakes_give_one_line_and_an_exit_code(arguments, code, words):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["zoo"], ["--help"]])
-def test_an_output_that_is_full_gives_one_line_and_an_exit_code(arguments):
-    with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "tfgc", *arguments]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "tfgc: cannot write the output: No space left on device\n")
-
-
 @pytest.mark.parametrize(
     ("line", "offers"),
     [("tfgc pl", {"plan"}), ("tfgc plan dens", {"densenet121", "densenet201"}), ("tfgc plan u", {"unet"})],

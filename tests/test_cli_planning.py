@@ -227,27 +227,20 @@ MISTAKES = [
     (["plan", "test_cli_planning:subclassed", "--batch-size", "8"], "Own"),
     (["plan", "resnet50", "--batch-size", "8", "--image-size", "8"], "at least 32x32"),
     (["plan", *CHAIN, "--budget=-3"], "budget='-3'"),
-    (["plan", *CHAIN, "--budget", "lots"], "budget='lots'"),
-    (["plan", *CHAIN, "--budget", "-20%"], "budget='-20%'"),
     (["plan", *CHAIN, "--budget", "2kB"], "the smallest budget that works is"),
-    (["plan", *CHAIN, "--strategy", "sqrrt"], "did you mean 'sqrt'"),
     (["plan", *CHAIN, "--strategy", "sqrt:x"], "number of segments"),
-    (["plan", *CHAIN, "--strategy", "sqrt", "--option", "segment=2"], "did you mean 'segments'"),
-    (["plan", *CHAIN, "--strategy", "sqrt", "--option", "segments"], "key=value"),
-    (["plan", *CHAIN, "--strategy", "sqrt", "--budget", "1GB"], "does not honour a budget"),
     (["plan", *CHAIN, "--strategy", "budget"], "needs budget="),
-    (["plan", *CHAIN, "-o", "/no/such/plan.json"], "cannot write '/no/such/plan.json'"),
     (["plan", *OPEN], "--input tokens=128"),
     (["plan", *OPEN, "--input", "token=8", "--input", "tokens=8"], "did you mean 'tokens'"),
     (["plan", *OPEN, "--input", "tokens=8,8"], "does not fit input 'tokens'"),
     (["plan", *OPEN, "--input", "tokens=0"], "--input 'tokens=0'"),
-    (["plan", *OPEN, "--input", "tokens"], "--input 'tokens'"),
-    (["explain", *CHAIN, "--plan", "none.json"], "cannot read the plan 'none.json'"),
     (["sweep", *CHAIN, "--plan", "none.json"], "cannot read the plan 'none.json'"),
     (["sweep", *CHAIN, "--budgets", ","], "name budgets"),
     (["sweep", *CHAIN, "--budgets", "1GB,no"], "budget='no'"),
     (["sweep", *CHAIN, "--plot", "/no/such.png"], "cannot write '/no/such.png'"),
     (["compare", *CHAIN, "--plan", "none.json"], "cannot read the plan 'none.json'"),
+    (["compare", *CHAIN, "--json", "/no/such/x.json"], "cannot write '/no/such/x.json'"),
+    (["compare", *CHAIN, "--strategy", ","], "at least one strategy"),
     (["compare", *CHAIN, "--strategy", "sqrt", "--budget", "1GB"], "these do: budget, hybrid, ilp"),
     (["compare", *OPEN, "--input", "tokens="], "--input 'tokens='"),
     (["plan", *OPEN, "--input", "tokens=²"], "--input 'tokens=²'"),
@@ -276,27 +269,6 @@ def test_mistakes_typed_on_purpose(arguments, words):
     with pytest.raises(TfgcError) as error:
         CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert words in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-DAMAGES = {
-    "empty": lambda text: "",
-    "cut short": lambda text: text[: len(text) // 2],
-    "of something else": lambda text: '{"format": "tfgc-measurements"}',
-    "no text": lambda text: b"\x89PNG\xff\xfe",
-    "newer": lambda text: re.sub('"version": [0-9]', '"version": 9', text),
-    "edited": lambda text: text.replace("SquaredDifference (", "Square ("),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", ["explain", "sweep"])
-def test_a_damaged_plan_file_gives_one_line(name, damage, plan_file, tmp_path):
-    text = DAMAGES[damage](plan_file.read_text())
-    path = tmp_path / "bad.json"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(TfgcError) as error:
-        CliRunner().invoke(cli, [name, *CHAIN, "--plan", str(path)], catch_exceptions=False)
     assert "\n" not in str(error.value)
 
 

@@ -91,3 +91,14 @@ def test_cell(row, mode):
         assert_equal(expected, given, exact=exact, policy=row.policy)
     else:
         assert_same(expected, given, 0.0 if exact else TOLERANCE[row.policy], row.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "effect"), [("tf.numpy_function", "PyFunc"), ("writes to a plain tf.Variable", "AssignVariableOp")]
+)
+def test_what_has_an_effect_runs_once_and_what_reads_it_again(name, effect):
+    (row,) = [row for row in ROWS if row.name == name]
+    model = fresh(row.build)
+    runs = tfgc.estimate(model, BATCH, tfgc.plan(model, BATCH, strategy="uniform", segments=3)).runs
+    assert [count for node, count in runs.items() if node.endswith(f"/{effect}")] == [1]
+    assert [count for node, count in runs.items() if node.endswith("/add")] == [2]

@@ -19,9 +19,9 @@ from tfgc._planning import stand_in
 from tfgc._units import format_bytes
 
 
-def net():
+def net(depth=8):
     x = inputs = keras.Input((16, 16, 3))
-    for i in range(8):
+    for i in range(depth):
         x = keras.layers.Conv2D(8, 3, padding="same", activation="relu", name=f"conv{i}")(x)
     return keras.Model(inputs, keras.layers.Dense(5, name="head")(keras.layers.GlobalAveragePooling2D(name="pool")(x)))
 
@@ -31,13 +31,14 @@ def children(monkeypatch):
     """Cases that are run; each needs 10 % more than predicted above what stays, or what is asked for."""
 
     class Cases(list):
-        ratio = 1.1
+        ratio, build = 1.1, staticmethod(net)
 
     cases = Cases()
 
     def run(case):
         cases.append(case)
-        step = tfgc.estimate(net(), case.batch_size, Plan.from_json(case.plan), optimizer="sgd", loss="mse")
+        plan = Plan.from_json(case.plan)
+        step = tfgc.estimate(cases.build(), case.batch_size, plan, optimizer="sgd", loss="mse")
         peak = round(cases.ratio * (step.needed_bytes - step.fixed_bytes))
         return Measurement(case.network, case.case, case.mode, case.batch_size, peak_bytes_max=peak)
 
@@ -47,16 +48,19 @@ def children(monkeypatch):
 
 def test_a_budget_that_is_missed_is_corrected(children):
     how = {"optimizer": "sgd", "loss": "mse"}
-    children.ratio = 1.6
-    budget = round(0.99 * tfgc.estimate(net(), 64, **how).needed_bytes)
-    plan = tfgc.plan(net(), 64, budget=budget, confirm=True, **how)
-    assert len(Plan.from_json(children[0].plan).segments) == len(tfgc.plan(net(), 64, budget=budget, **how).segments)
+    children.ratio, children.build = 1.6, lambda: net(12)
+    budget = round(0.8 * tfgc.estimate(net(12), 64, **how).needed_bytes)
+    plan = tfgc.plan(net(12), 64, budget=budget, confirm=True, **how)
+    tried = Plan.from_json(children[0].plan)
+    assert [len(s.nodes) for s in tried.segments] == [
+        len(s.nodes) for s in tfgc.plan(net(12), 64, budget=budget, **how).segments
+    ]
     noted = plan.options["confirmed"]
     assert noted["runs"] == len(children) == 2
-    step = tfgc.estimate(net(), 64, plan, **how)
+    step = tfgc.estimate(net(12), 64, plan, **how)
     assert noted["predicted_bytes"] == step.needed_bytes
     assert noted["measured_bytes"] == step.fixed_bytes + round(1.6 * (step.needed_bytes - step.fixed_bytes))
-    assert 0.7 * budget < noted["measured_bytes"] <= noted["budget_bytes"] == budget
+    assert 0.9 * budget < noted["measured_bytes"] <= noted["budget_bytes"] == budget
     assert plan.outlook.ratio == pytest.approx(1.6, rel=1e-3)
     assert Plan.from_json(plan.to_json()) == plan
     words = plan.explain().replace("\n  ", " ")
@@ -76,8 +80,9 @@ def test_room_that_is_left_is_used_and_what_no_plan_was_measured_to_fit_is_refus
     children.clear()
     with pytest.raises(InfeasibleBudgetError, match="as measured") as error:
         tfgc.plan(net(), 64, budget=budget, confirm=True, **how)
-    assert error.value.least > budget
-    assert 1 <= len(children) <= 4
+    (case,) = children  # the plan that is tried first is the least already
+    least = tfgc.estimate(net(), 64, Plan.from_json(case.plan), **how)
+    assert error.value.least == least.fixed_bytes + 2 * (least.needed_bytes - least.fixed_bytes) > budget
 
 
 def test_a_share_is_one_of_the_plain_step_that_is_predicted(children):
@@ -100,14 +105,15 @@ def test_without_a_budget_the_plan_is_measured_as_it_is(children):
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """Plans that are compiled, None for the plain step; each needs 10 % more than predicted above what stays."""
+    """What is compiled, plans or None for the plain step, with its bytes: 10 % more than XLA takes on this machine."""
     plans = []
 
     def memory(model, batch_size, plan, target, example, optimizer, loss):
-        plans.append(plan)
         assert [tuple(part.shape) for part in example] == [(64, 16, 16, 3), (64, 5)]
-        step = tfgc.estimate(model, batch_size, plan, mode="xla", optimizer=optimizer, loss=loss)
-        temporary = round(1.1 * (step.needed_bytes - step.fixed_bytes))
+        how = {"mode": "xla", "optimizer": optimizer, "loss": loss}
+        fixed = tfgc.estimate(model, batch_size, **how).fixed_bytes
+        planned = plan or tfgc.plan(model, batch_size, strategy="keep_all", **how)
+        plans.append((plan, temporary := round(1.1 * (planned.outlook.needed_bytes - fixed))))
         return CompiledMemory(target, "NVIDIA", 80_000_000_000, 0, 0, temporary, (), 1.0, "a compiler")
 
     monkeypatch.setattr(measured_step.memory, "compiled_memory", memory)
@@ -117,19 +123,17 @@ def compiled(monkeypatch):
 
 def test_a_plan_for_xla_is_compiled_for_a_gpu_that_is_not_there(compiled):
     how = {"optimizer": "sgd", "loss": "mse", "mode": "xla"}
-    plain = tfgc.estimate(net(), 64, **how)
-    needed = plain.fixed_bytes + round(1.1 * (plain.needed_bytes - plain.fixed_bytes))
-    plan = tfgc.plan(net(), 64, budget="97%", confirm="h100", **how)
+    fixed = tfgc.estimate(net(), 64, **how).fixed_bytes
+    plan = tfgc.plan(net(), 64, budget="70%", confirm="h100", **how)
+    (plain, plain_bytes), (tried, temporary) = compiled
+    assert plain is None
+    assert tried.segments == plan.segments
     noted = plan.options["confirmed"]
-    assert noted["target"] == "h100"
-    assert noted["budget_bytes"] == int(0.97 * needed)  # of what the plain step is compiled to
-    assert compiled[0] is None
-    assert noted["runs"] == len(compiled) - 1
-    step = tfgc.estimate(net(), 64, plan, **how)
-    assert noted["measured_bytes"] == step.fixed_bytes + round(1.1 * (step.needed_bytes - step.fixed_bytes))
-    assert noted["measured_bytes"] <= noted["budget_bytes"]
+    assert (noted["target"], noted["runs"]) == ("h100", 1)
+    assert noted["budget_bytes"] == int(0.7 * (fixed + plain_bytes))  # of what the plain step is compiled to
+    assert noted["measured_bytes"] == fixed + temporary <= noted["budget_bytes"]
     words = Plan.from_json(plan.to_json()).explain().replace("\n  ", " ")
-    assert f"plans compiled by XLA for h100: {noted['runs']}." in words
+    assert "plans compiled by XLA for h100: 1." in words
 
 
 @pytest.mark.slow
@@ -260,14 +264,6 @@ def test_a_model_keeps_its_metrics_where_an_optimizer_or_a_loss_is_named():
     assert sent(build(), build, optimizer="rmsprop").loss == "mae"
 
 
-def unnamed():
-    x = inputs = keras.Input((8,))
-    inside = keras.Sequential([keras.layers.Dense(8), keras.layers.ReLU()])
-    for _ in range(3):
-        x = keras.layers.Dense(8)(x) + keras.ops.square(inside(x))
-    return keras.Model(inputs, x)
-
-
 class Kept(keras.Model):
     """Keras cannot know what its lock is."""
 
@@ -373,20 +369,17 @@ def test_the_advice_follows_one_full_stop(monkeypatch):
 # With real children.
 
 
-@pytest.mark.parametrize(
-    "mode", [pytest.param("graph", marks=pytest.mark.gate), pytest.param("compiled", marks=pytest.mark.slow)]
-)
-def test_a_budget_holds_when_the_plan_is_run(mode):
+@pytest.mark.gate
+def test_a_budget_holds_when_the_plan_is_run():
     model = net()
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    plan, unsure = (tfgc.plan(model, 256, budget="65%", mode=mode, confirm=confirm) for confirm in (True, False))
+    plan, unsure = (tfgc.plan(model, 256, budget="65%", confirm=confirm) for confirm in (True, False))
     noted = plan.options["confirmed"]
     assert noted["measured_bytes"] <= noted["budget_bytes"]
     if noted["runs"] == 1 and noted["measured_bytes"] < 0.95 * noted["predicted_bytes"]:
         room = noted["budget_bytes"] + noted["predicted_bytes"] - noted["measured_bytes"]
-        assert tfgc.plan(model, 256, budget=room, mode=mode).segments == plan.segments  # no faster one is known to fit
-    # Compiled segments run side by side, so that another run may need 2 MB more, which the first plan may not have.
-    assert plan.outlook.overhead <= unsure.outlook.overhead or (mode == "compiled" and noted["runs"] > 1)
+        assert tfgc.plan(model, 256, budget=room).segments == plan.segments  # no faster one is known to fit
+    assert plan.outlook.overhead <= unsure.outlook.overhead
     assert model.optimizer.iterations.numpy() == 0
 
 

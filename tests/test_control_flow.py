@@ -283,17 +283,6 @@ def test_what_a_branch_that_is_not_taken_reads_has_no_gradient_in_eager_code(kin
     close(*([g for g in gradients if g is not None] for gradients in (plain, ours)))
 
 
-class Branching(keras.layers.Layer):
-    """Draws inside of `tf.cond`."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.dropout = keras.layers.Dropout(0.5)
-
-    def call(self, x, training=None):
-        return tf.cond(tf.reduce_sum(x) > -1e9, lambda: self.dropout(x, training=training), lambda: x)
-
-
 def test_recompute_in_a_branch_on_an_eager_tensor():
     fn = tfgc.recompute(tf.tanh)
 
@@ -329,31 +318,6 @@ def test_recurrent_layer_whose_cell_is_recomputed(unroll):
         return train(fresh(build), noise(4, 5, 12), [noise(4, 12)], graph=True)
 
     assert_equal(steps(lambda f: f), steps(tfgc.recompute), exact=False)
-
-
-@pytest.mark.gate
-@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["graph", "xla"])
-def test_several_steps_per_execution(jit_compile):
-    def weights(enable):
-        model = fresh(
-            lambda: keras.Sequential(
-                [
-                    keras.Input((12,)),
-                    keras.layers.Dense(12),
-                    keras.layers.BatchNormalization(),
-                    keras.layers.Dropout(0.5),
-                    keras.layers.Dense(12),
-                ]
-            )
-        )
-        if enable:
-            tfgc.enable(model, strategy="uniform")
-        model.compile("sgd", "mse", steps_per_execution=3, jit_compile=jit_compile)
-        model.fit(noise(24, 12), noise(24, 12, seed=5), batch_size=4, shuffle=False, verbose=0)
-        return [v.numpy() for v in model.variables]
-
-    for a, b in zip(weights(False), weights(True), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 def peak_of_a_loop(recomputed):

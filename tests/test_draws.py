@@ -51,13 +51,6 @@ class Shuffled(keras.layers.Layer):
         return tf.gather(tf.gather(x, order), choice, axis=1) * scale + x
 
 
-class Large(keras.layers.Layer):
-    """Draws as much as it computes."""
-
-    def call(self, x):
-        return x * tf.random.uniform(tf.shape(x), seed=8)
-
-
 LAYERS = {"DropPath": DropPath, "Generator": Generated, "shuffle": Shuffled}
 
 

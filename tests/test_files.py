@@ -222,10 +222,6 @@ INPUTS = {
 }
 
 
-def ending(flag):
-    return "x.png" if flag == "--plot" else "x.json"
-
-
 def conflict(name, *arguments):
     """What a command prints; it must not have begun."""
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import assert_equal, mostly, noise, train
+from equality import mostly, noise
 
 import tfgc
 
@@ -94,20 +94,6 @@ def test_fit_gives_the_weights_of_plain_fit(kind, compiled):
     assert status.batch_size == 8
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("mode", ["eager", "compiled", "graph"])
-def test_gradients_in_a_loop_of_ones_own(mode):
-    plain = made()
-    plain(X[:1])
-    expected = train(plain, X, [Y], graph=True)
-    ours = made()
-    ours(X[:1])
-    tfgc.enable(ours, verbose=0)
-    found = train(ours, X, [Y], graph=mode == "graph")
-    assert_equal(expected, found, exact=False)
-    assert recomputed(ours)
-
-
 def test_blocks_recompute_though_a_dropout_without_training_says_inference_for_all_after_it(replays):
     """Keras's `fit` calls a model whose `call` takes no `training` without; the first Dropout then sets it to False."""
     model = made()
@@ -169,17 +155,6 @@ def test_disable_gives_the_model_its_own_methods_back():
     tfgc.enable(model, verbose=0)
     with pytest.raises(tfgc.OptionError, match="has no layer 'net/block'; layers have paths once the model is built"):
         tfgc.enable(Net(), layers="net/block")
-
-
-class Undecided(keras.Model):
-    """Cannot be traced: its code depends on a value."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense = L.Dense(4)
-
-    def call(self, x):
-        return self.dense(x) if float(tf.reduce_sum(x)) > 0 else x
 
 
 class OfTensors(L.Layer):

@@ -13,14 +13,9 @@ import tensorflow as tf
 
 import tfgc
 
+pytestmark = pytest.mark.usefixtures("optimizer_off")
+
 L = keras.layers
-
-
-@pytest.fixture(autouse=True)
-def optimizer_off():
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    yield
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
 
 
 def dense(width=64, depth=8, rows=512, activation="gelu"):
@@ -594,28 +589,6 @@ def test_loops_and_branches_that_read_variables_run_again():
     assert all(np.array_equal(a, b) for a, b in zip(*shown))
     (now,) = run.status().traces
     assert now.needed_bytes <= 0.6 * now.plain_bytes
-
-
-def optimized_peak():
-    """Measured and planned, with TensorFlow's graph optimizer, on one thread: the peak is that of one order."""
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    x = inputs = keras.Input((128, 64))
-    for _ in range(4):
-        y = L.Dense(512, "gelu")(L.LayerNormalization()(x))
-        x = x + L.Dense(64)(L.Dropout(0.1)(y))
-    model = keras.Model(inputs, x)
-
-    @tfgc.function(verbose=0)
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(x, training=True) ** 2)
-        for v, gradient in zip(model.trainable_variables, tape.gradient(loss, model.trainable_variables)):
-            v.assign_sub(0.01 * gradient)
-        return loss
-
-    measured = memory.requested(step, tf.random.normal((16, 128, 64)))
-    (now,) = step.status().traces
-    return measured, now.needed_bytes - now.held_bytes
 
 
 def test_updates_run_as_their_gradients_come():

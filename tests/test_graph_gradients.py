@@ -3,7 +3,6 @@
 import keras
 import numpy as np
 import pytest
-import random_steps
 import tensorflow as tf
 from equality import fresh, noise
 
@@ -84,10 +83,10 @@ def test_a_layer_that_differentiates_what_is_outside_of_it_is_part_of_a_step_und
 
 @pytest.mark.gate
 @pytest.mark.parametrize("strategy", ["optimal", "sqrt"])
+@pytest.mark.usefixtures("optimizer_off")
 def test_a_layer_that_differentiates_what_is_outside_of_it_is_part_of_the_step(strategy):
-    with random_steps.optimizer_off():  # to the bit
-        losses, weights = trained(eikonal, False, strategy=strategy)
-        plain_losses, plain_weights = trained(eikonal, False)
+    losses, weights = trained(eikonal, False, strategy=strategy)
+    plain_losses, plain_weights = trained(eikonal, False)
     assert losses == plain_losses
     for value, plain in zip(weights, plain_weights, strict=True):
         np.testing.assert_array_equal(value, plain)

@@ -128,26 +128,6 @@ def test_a_model_not_yet_built_is_built_by_its_first_call():
     assert all(g is not None for g in gradients)
 
 
-@pytest.mark.gate
-def test_fit_of_a_subclassed_model_and_its_files(tmp_path):
-    def fit(chosen):
-        model = fresh(built(Subclassed, X))
-        model.compile("adam", "mse")
-        model.optimizer.build(model.trainable_variables)
-        if chosen:
-            tfgc.enable(model, layers=chosen)
-        history = model.fit(X, Y[0], batch_size=6, epochs=2, verbose=0).history
-        path = tmp_path / f"{bool(chosen)}.weights.h5"
-        model.save_weights(path)
-        plain = fresh(built(Subclassed, X))
-        plain.load_weights(path)
-        return history["loss"], model.predict(X, verbose=0), plain.predict(X, verbose=0), model.get_weights()
-
-    plain, ours = fit(None), fit(["block_0", "block_1"])
-    for a, b in zip(tf.nest.flatten(plain), tf.nest.flatten(ours)):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
-
-
 def runs(step, kind):
     """How often the graph of a step runs operations of a type, in the functions that it calls, too."""
     definition = tf.function(step).get_concrete_function().graph.as_graph_def()
@@ -421,14 +401,6 @@ def test_the_model_itself_is_meant_by_name_alone():
     with pytest.raises(tfgc.OptionError, match="no layer of class Subclassed"):
         layer_selectors.choose(model, Subclassed)
     assert layer_selectors.choose(model, [model.name]) == [model]
-
-
-@pytest.mark.gate
-def test_selectors_of_all_kinds_train_as_the_plain_model():
-    plain = plain_steps(built(Subclassed, X), X, Y, graph=True, lr=0.01)
-    model = fresh(built(Subclassed, X))
-    tfgc.enable(model, layers=[middle, "*/block_0", L.Dropout])
-    assert_equal(plain, train(model, X, Y, graph=True, lr=0.01), exact=False)
 
 
 def test_a_pattern_leaves_out_a_cell_with_dropout():

@@ -32,19 +32,6 @@ def test_the_gradient_by_an_output_that_another_is_made_of_is_refused():
     np.testing.assert_allclose(gradient(training=False), tf.tile(tf.transpose(model.layers[-1].kernel), [4, 1]))
 
 
-class PenalizesItself(L.Layer):
-    """Returns the gradient of what it makes with respect to its own weight."""
-
-    def build(self, shape):
-        self.scale = self.add_weight(shape=())
-
-    def call(self, x):
-        with tf.GradientTape() as tape:
-            total = tf.reduce_sum(self.scale * x)
-        found = tape.gradient(total, self.scale.value, unconnected_gradients="zero")
-        return x * self.scale + found
-
-
 @tf.custom_gradient
 def straight_through(x):
     """Squares whose derivative is said to be 1."""

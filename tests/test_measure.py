@@ -551,58 +551,6 @@ def tfgc_command(*arguments):
     return subprocess.run([sys.executable, "-m", "tfgc", *arguments], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow  # scripts/readme_commands.py runs the same command in the gate
-def test_command_line(tmp_path):
-    done = tfgc_command(
-        "compare",
-        "tfgc.zoo.cnn:sample_cnn",
-        "--batch-size",
-        "2",
-        "--image-size",
-        "16",
-        "--steps",
-        "1",
-        "--strategy",
-        "sqrt",
-        "--json",
-        str(tmp_path / "r.json"),
-        "--plot",
-        str(tmp_path / "r.png"),
-    )
-    assert done.returncode == 0, done.stderr
-    for word in (
-        "plain-eager",
-        "plain-graph",
-        "sqrt-compiled",
-        "sqrt-graph",
-        "saved",
-        "overhead",
-        "Loss of each step",
-    ):
-        assert re.search(r"\s+".join(word.split()), done.stdout), word
-    (study,) = results_json.read(tmp_path / "r.json").studies
-    assert len(study.records) == 4
-    assert (tmp_path / "r.png").stat().st_size > 10_000
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        pytest.param(["compare", "resnet5", "--batch-size", "2"], 1, "did you mean 'resnet50", marks=pytest.mark.slow),
-        (["compare", "sample_cnn", "--batch-size", "0"], 2, "0 is not in the range x>=1"),
-        (["compare", "sample_cnn", "--batch-size", "2", "--json", "/no/such/folder/x.json"], 1, "cannot write"),
-        (["compare", "sample_cnn"], 2, "--batch-size"),
-        pytest.param(["compare", "no.module:f", "--batch-size", "2"], 1, "no.module:f", marks=pytest.mark.gate),
-        (["compare", "sample_cnn", "--batch-size", "2", "--strategy", ","], 1, "at least one strategy"),
-    ],
-)
-def test_mistakes_typed_on_purpose(arguments, code, words):
-    done = tfgc_command(*arguments)
-    assert done.returncode == code
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.gate
 def test_zoo_networks_have_the_layers_they_are_named_for():
     model = zoo.build("sample_cnn")

@@ -245,7 +245,7 @@ LINES = [
     ("plan sample_cnn --batch-size 2 -o /no/x.json", "'/no/x.json'", "No such file or directory"),
     ("plan sample_cnn --batch-size 2 --example no_module:f", "'no_module:f'", "written module:function"),
     ("explain sample_cnn --batch-size 2 --plan none.json", "'none.json'", "No such file or directory"),
-    ("sweep sample_cnn --batch-size 2 --points 0", "0 is not", "range x>=2"),
+    ("sweep sample_cnn --batch-size 2 --points 1", "1 is not", "range x>=2"),
     ("verify test_messages:eager_only --batch-size 2 --layers dense*", "'eager_only' cannot be", "use TensorFlow op"),
     ("compare sample_cnn --batch-size 2 --plot x.pdf", "'x.pdf'", "does not end in .png"),
     ("report none.json", "'none.json'", "No such file or directory"),

@@ -1,8 +1,5 @@
 """Tensors of a step, of a proof or of a profile are freed with it: the allocator is where it was."""
 
-import gc
-import os
-
 import keras
 import memory
 import numpy as np
@@ -77,13 +74,3 @@ def of_verify():
 def test_a_proof_keeps_nothing():
     """It kept twice the bytes of all sums, each time."""
     assert memory.alone(of_verify) < BUFFER
-
-
-def of_times(folder):
-    os.environ["TFGC_CACHE"] = folder
-    model, _ = residual()
-    gc.collect()
-    gc.disable()  # as long as nothing else collects
-    before = memory.info("current")
-    tfgc.plan(model, SAMPLES, budget="90%", measure=True)
-    return memory.info("current") - before

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import fresh, noise, train, worst
-from models import STATEFUL, Noisy, X, Y, dropout, inputs_of
+from models import STATEFUL, Noisy, X, Y, inputs_of
 
 import tfgc
 
@@ -30,7 +30,7 @@ def differences(build, wrapper):
 
 # model -> (gradients off by at least, or None; a state that ends elsewhere, "" for any; loss the same)
 WRONG = {
-    "dropout": (0.3, "seed_generator_state", True),
+    "dropout": (0.5, "seed_generator_state", True),  # the one that users meet first
     "batch_normalization": (None, "moving_mean", True),
     "auxiliary_losses": (0.01, None, True),
     "stateful_gru": (0.01, "", True),
@@ -100,16 +100,6 @@ def test_recompute_grad_refuses_arguments_that_are_no_tensors(argument):
         tf.function(run)(RECOMPUTE_GRAD)
 
 
-def test_recompute_grad_refuses_keywords_in_graph_mode():
-    def run(wrapper):
-        call = wrapper(lambda x, scale: x * scale)
-        return tf.function(lambda x: call(x, scale=2.0))(X)
-
-    np.testing.assert_array_equal(run(lambda f: f), run(tfgc.recompute))
-    with pytest.raises(ValueError, match="keyword"):
-        run(RECOMPUTE_GRAD)
-
-
 def test_recompute_grad_replays_the_last_block():
     """Its backward pass comes at once, so nothing was saved by forgetting it."""
     runs = []
@@ -175,10 +165,3 @@ def test_plain_variables_are_demanded_by_custom_gradient():
     with tf.GradientTape() as tape:
         y = tfgc.recompute(lambda x: x * variable)(X)
     np.testing.assert_allclose(tape.gradient(y, variable), tf.reduce_sum(X))
-
-
-def test_dropout_gradients_are_off_by_half_or_more_and_the_loss_does_not_show_it():
-    """The one that users meet first, as a figure."""
-    off, _, same_loss = differences(dropout, RECOMPUTE_GRAD)
-    assert same_loss
-    assert off > 0.5

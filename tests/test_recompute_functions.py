@@ -179,27 +179,6 @@ def test_structured_inputs_one_tensor_passed_twice_and_empty_batches(graph):
     check(lambda x: tf.nn.relu(x @ W), tf.zeros((0, 3)), graph=graph)
 
 
-@BOTH
-def test_batches_of_another_size(graph):
-    layer = keras.layers.Dense(3)
-    layer.build((None, 3))
-    recomputed = tfgc.recompute(layer)
-    for n in (8, 8, 3, 1, 8):
-        x = noise(n, 3)
-        same(gradients(layer, (x,), graph=graph), gradients(recomputed, (x,), graph=graph))
-
-
-@BOTH
-def test_outputs_that_nobody_uses(graph):
-    def fn(x, w):
-        return (x @ w, tf.tanh(w), tf.argmax(x))
-
-    def take(f):
-        return lambda x, w: f(x, w)[0]
-
-    same(gradients(take(fn), (X, W), graph=graph), gradients(take(tfgc.recompute(fn)), (X, W), graph=graph))
-
-
 def test_ragged_and_sparse_inputs():
     ragged = tf.ragged.constant([[1.0, 2.0], [3.0]])
     sparse = tf.sparse.from_dense([[0.0, 2.0], [3.0, 0.0]])
@@ -407,36 +386,6 @@ def test_second_order_gradient_penalty(graph):
 
 
 @BOTH
-def test_persistent_tape_gives_the_same_gradient_twice(graph):
-    dropout = keras.layers.Dropout(0.5)
-
-    def run():
-        with tf.GradientTape(persistent=True) as tape:
-            tape.watch(X)
-            y = tfgc.recompute(lambda x: dropout(tf.tanh(x), training=True))(X)
-            z = tf.reduce_sum(y * y)
-        return tape.gradient(z, X), tape.gradient(z, X), tape.gradient(y, X)
-
-    first, again, other = (tf.function(run) if graph else run)()
-    np.testing.assert_array_equal(first, again)
-    assert not np.array_equal(first, other)
-
-
-def test_jacobian():
-    layer = keras.layers.Dense(2, activation="tanh")
-    layer.build((None, 3))
-
-    def jacobian(call):
-        with tf.GradientTape() as tape:
-            tape.watch(X)
-            y = call(X)
-        return tape.jacobian(y, X)
-
-    # Eager code against a trace of it.
-    np.testing.assert_allclose(jacobian(layer), jacobian(tfgc.recompute(layer)), rtol=1e-5, atol=1e-6)
-
-
-@BOTH
 def test_forward_mode_is_right(graph):
     layer = keras.layers.Dense(2, activation="tanh")
     layer.build((None, 3))
@@ -628,11 +577,6 @@ def test_users_own_errors_come_through_and_are_forgotten():
 def test_symbolic_call_is_refused():
     with pytest.raises(tfgc.UnsupportedModelError, match="enable"):
         tfgc.recompute(keras.layers.Dense(2))(keras.Input((3,)))
-
-
-def test_wrapped_function_is_reachable():
-    layer = keras.layers.Dense(2)
-    assert tfgc.recompute(layer).__wrapped__ is layer
 
 
 def test_a_maximum_of_a_later_result_is_of_that_result():

@@ -76,15 +76,6 @@ def test_an_overflow_reaches_the_gradients_as_in_plain_xla():
     assert {bool(a.all()) for a in expected} == {True, False}
 
 
-def branching():
-    """Branches that could all be differentiated at the same time."""
-    inputs = x = keras.Input((32, 32, 16))
-    for _ in range(3):
-        sides = [keras.layers.BatchNormalization()(keras.layers.Conv2D(16, 1, use_bias=False)(x)) for _ in range(4)]
-        x = keras.layers.ReLU()(keras.layers.Add()(sides))
-    return keras.Model(inputs, x)
-
-
 def test_branches_of_a_replay_read_a_sparse_tensor():
     def build():
         inputs = keras.Input((10,), sparse=True)
@@ -96,11 +87,6 @@ def test_branches_of_a_replay_read_a_sparse_tensor():
     x = tf.sparse.from_dense(noise(2, 10))
     for a, b in zip(step_of(plain, None)(x), step_of(ours, None)(x), strict=True):
         np.testing.assert_allclose(tf.convert_to_tensor(a), tf.convert_to_tensor(b), rtol=1e-6)
-
-
-def dropping():
-    pairs = [(keras.layers.Dense(8), keras.layers.Dropout(0.5)) for _ in range(3)]
-    return keras.Sequential([keras.Input((8,)), *(layer for pair in pairs for layer in pair), keras.layers.Dense(8)])
 
 
 @pytest.mark.parametrize("jit_compile", [None, pytest.param(True, marks=pytest.mark.gate)], ids=["graph", "xla"])

@@ -17,14 +17,9 @@ from tfgc._rewrite.recompute import Cut, recomputed
 from tfgc._run.emit import Built
 from tfgc._step.trace import trace
 
-STEPS = 3
+pytestmark = pytest.mark.usefixtures("optimizer_off")
 
-
-@pytest.fixture(autouse=True)
-def optimizer_off():
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    yield
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+STEPS = 2
 
 
 def step_of(build):
@@ -143,7 +138,7 @@ def test_an_update_waits_for_the_gradients_that_read_its_variable():
 
 
 def test_xla_does_not_merge_copies_with_what_they_copy():
-    layers = [keras.layers.Dense(64, "tanh") for _ in range(10)]
+    layers = [keras.layers.Dense(64, "tanh") for _ in range(6)]
 
     def build():
         return keras.Sequential([keras.Input((64,)), *(type(one).from_config(one.get_config()) for one in layers)])

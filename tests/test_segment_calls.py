@@ -150,27 +150,6 @@ def test_gradients_that_are_none_or_sparse_stay_so(mode):
     assert sum(isinstance(g, tuple) for g in steps[-1].gradients.values()) == 2
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("mode", mostly("graph"))
-def test_unused_weight_is_not_moved_by_adam_with_weight_decay(mode):
-    model = fresh(models.half_used)
-    model.compile(keras.optimizers.AdamW(0.1, weight_decay=0.1), "mse", run_eagerly=mode != "graph")
-    tfgc.enable(model, strategy="uniform")
-    unused = [v for v in model.trainable_variables if "unused" in v.path]
-    before = [v.numpy() for v in unused]
-    with pytest.warns(UserWarning, match="Gradients do not exist"):
-        model.fit(X, Y[0], epochs=3, verbose=0)
-    plain = fresh(models.half_used)
-    plain.compile(keras.optimizers.AdamW(0.1, weight_decay=0.1), "mse", run_eagerly=mode != "graph")
-    with pytest.warns(UserWarning, match="Gradients do not exist"):
-        plain.fit(X, Y[0], epochs=3, verbose=0)
-    for v, w in zip(model.trainable_variables, plain.trainable_variables, strict=True):
-        np.testing.assert_allclose(v, w, rtol=1e-4, atol=1e-5)
-    assert len(unused) == 2
-    for v, w in zip(unused, before, strict=True):
-        np.testing.assert_array_equal(v, w)
-
-
 @pytest.mark.parametrize("mode", mostly("graph"))
 def test_gradient_penalty_through_an_enabled_model(mode):
     def steps(enabled):

@@ -7,10 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import assert_equal, check_enabled, fresh, in_turn, noise, plain_steps, train
-from replays import second_order
-
-import tfgc
+from equality import check_enabled, in_turn, noise
 
 L = keras.layers
 X, Y = noise(4, 8, 8, 64), [noise(4, 1, seed=2)]
@@ -41,7 +38,6 @@ STATISTICS = {
     "squeeze and excitation": Excitation,
     "a norm": OwnStatistic,
 }
-REDUCTIONS = ("Max", "Mean", "Sum")
 
 
 def blocks(statistic):
@@ -55,35 +51,6 @@ def blocks(statistic):
 @pytest.mark.parametrize(("name", "mode"), in_turn(STATISTICS))
 def test_gradients_and_states_are_those_of_plain_training(name, mode):
     check_enabled(functools.partial(blocks, STATISTICS[name]), X, Y, mode, segments=3)
-
-
-@pytest.mark.gate
-@pytest.mark.parametrize(
-    ("nested", "jit_compile"),
-    [(False, False), pytest.param(False, True, marks=pytest.mark.gate), (True, False), (True, True)],
-)
-def test_steps_of_nested_plans_and_of_flat_ones(nested, jit_compile):
-    build = functools.partial(blocks, L.BatchNormalization)
-    plain = plain_steps(build, X, Y, graph=True, jit_compile=jit_compile)
-    model = fresh(build)
-    tfgc.enable(model, tfgc.plan(model, 4, strategy="optimal") if nested else tfgc.plan(model, 4, strategy="sqrt"))
-    assert_equal(plain, train(model, X, Y, graph=True, jit_compile=jit_compile), exact=False)
-
-
-def test_statistics_of_another_batch_size_are_its_own():
-    """A trace for one size is no trace for another."""
-    model, other = (fresh(functools.partial(blocks, L.BatchNormalization)) for _ in range(2))
-    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=3))
-
-    def gradients(model, x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model(x, training=True) ** 2)
-        return tape.gradient(loss, model.trainable_variables)
-
-    ours, plain = (tf.function(functools.partial(gradients, m), reduce_retracing=True) for m in (model, other))
-    for n in (4, 3, 2):
-        for one, expected in zip(ours(X[:n]), plain(X[:n])):
-            np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-4)
 
 
 def sequences(normalization, freeze=False):
@@ -116,15 +83,3 @@ def test_normalizations_that_are_masked_frozen_or_of_mixed_precision(name, mode)
     keras.config.set_dtype_policy(policy)
     build = functools.partial(sequences, VARIANTS[name], freeze=name == "frozen")
     check_enabled(build, MASKED, [noise(8, 1, seed=2)], mode, segments=3, policy=policy)
-
-
-@pytest.mark.gate
-@pytest.mark.parametrize("way", ["in one graph", "of a function", "eager"])
-def test_gradients_of_gradients_through_statistics(way):
-    plain, ours = (fresh(functools.partial(blocks, L.BatchNormalization)) for _ in range(2))
-    tfgc.enable(ours, tfgc.plan(ours, strategy="uniform", segments=3))
-    for expected, found in zip(second_order(plain, X, way), second_order(ours, X, way), strict=True):
-        assert (expected is None) == (found is None)
-        if expected is not None:
-            scale = float(tf.reduce_max(tf.abs(expected)))
-            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * scale)

@@ -176,21 +176,6 @@ def test_a_batch_that_the_step_does_not_take_is_an_error_that_says_so():
         tfgc.verify(model, None, X)
 
 
-class Raw(L.Layer):
-    def call(self, x):
-        return x + 0.1 * tf.random.normal((16, 1))
-
-
-class Drawing(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.block = keras.Sequential([L.Dense(64, activation="gelu"), Raw(), L.Dense(8)], name="block")
-        self.head = L.Dense(4)
-
-    def call(self, x):
-        return self.head(self.block(x))
-
-
 @pytest.mark.parametrize("within", ["function", "loop"])
 def test_what_draws_inside_of_a_function_or_a_loop_is_repeated_op_by_op(within):
     @tf.function

@@ -29,17 +29,6 @@ def chain():
     return keras.Sequential([keras.Input((8,)), *(L.Dense(8, "tanh") for _ in range(4)), L.Dense(3)])
 
 
-def barriers(model, x, jit_compile):
-    @tf.function(jit_compile=jit_compile)
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model(x, training=True) ** 2)
-        return tape.gradient(loss, model.trainable_variables)
-
-    graph = step.get_concrete_function(x).graph
-    return [op for op in graph.get_operations() if op.type == "XlaOptimizationBarrier"]
-
-
 @pytest.mark.parametrize("build", [chain, embedded, tied])
 def test_training_under_xla(build):
     x = noise(4, 8) if build is chain else np.arange(24).reshape(4, 6) % 20
@@ -70,11 +59,6 @@ def test_gradients_of_gradients_under_xla():
     tfgc.enable(model, strategy="uniform", segments=2)
     for one, other in zip(second(model), expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-
-
-def kept_between():
-    sizes = [7, 8, 9, 10, 11]
-    return keras.Sequential([keras.Input((6,)), *(L.Dense(n, "tanh", name=f"dense_{n}") for n in sizes)])
 
 
 def test_jacobians_under_xla():
