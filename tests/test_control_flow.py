@@ -12,6 +12,7 @@ import tensorflow as tf
 from equality import assert_equal, fresh, in_turn, mostly, noise, train
 
 import tfgc
+from tfgc._step.trace import trace
 
 X, W = noise(4, 12), noise(12, 12, seed=2) * 0.3  # W is more than what a graph takes over as a constant
 HERE = tf.constant(True)
@@ -426,3 +427,20 @@ def test_forward_mode_through_a_loop_is_right_or_an_error():
     close(run(around(plain)), run(tf.function(around(tfgc.recompute(plain)))))
     with pytest.raises(tfgc.UnsupportedModelError, match=r"tf\.while_loop.*a copy"):
         tf.function(lambda: run(around(tfgc.recompute(plain))))()
+
+
+def test_lists_of_an_open_batch_count_as_those_of_a_known_one():
+    """A loop over time walks over tensors whose second size is the batch: they counted as nothing if open."""
+    model = keras.Sequential([keras.Input((20, 8)), keras.layers.SimpleRNN(64, return_sequences=True)])
+
+    @tf.function(autograph=False)
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True))
+        return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    def lists(batch):
+        ops = trace(step, tf.TensorSpec((batch, 20, 8)), shapes=[tf.TensorShape((64, 20, 8))]).step.ops.values()
+        return [op.sizes for op in ops if op.type == "TensorListFromTensor"]
+
+    assert lists(None) == lists(64) == [(64 * 20 * 8 * 4,), (64 * 20 * 64 * 4,)]

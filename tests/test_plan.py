@@ -9,7 +9,6 @@ from random_graphs import chain, random_graph
 
 from tfgc import Graph, Plan, PlanMismatchError, Segment, TfgcError, strategies
 from tfgc._core.graph import Node, Ref, Spec
-from tfgc._core.node_order import order
 from tfgc._errors import OptionError
 
 
@@ -36,29 +35,6 @@ def test_cut_bytes_are_the_bytes_of_the_cut(seed):
     graph = random_graph(seed)
     for p in range(len(graph) + 1):
         assert graph.cut_bytes[p] == sum(graph.bytes(ref) for ref in graph.cut(p))
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_order_respects_edges_and_is_deterministic(seed):
-    graph = random_graph(seed)
-    after = [(2, 7), (0, 9)]
-    first = order(graph.nodes, graph.outputs, after)
-    assert first == order(graph.nodes, graph.outputs, after)
-    ordered = Graph(first, graph.inputs, graph.outputs)  # raises if an edge points back
-    assert ordered.position["n2"] < ordered.position["n7"]
-    assert ordered.position["n0"] < ordered.position["n9"]
-
-
-def test_order_finishes_a_branch_before_it_opens_another():
-    big, small = Spec((None, 100)), Spec((None, 1))
-    nodes = (
-        Node("a1", (Ref("x"),), (big,)),
-        Node("b1", (Ref("x"),), (big,)),
-        Node("a2", (Ref("a1"),), (small,)),
-        Node("b2", (Ref("b1"),), (small,)),
-        Node("sum", (Ref("a2"), Ref("b2")), (small,)),
-    )
-    assert [n.name for n in order(nodes, (Ref("sum"),))] == ["a1", "a2", "b1", "b2", "sum"]
 
 
 def test_hand_built_graph_that_cannot_be():

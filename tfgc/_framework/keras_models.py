@@ -85,13 +85,6 @@ def layers_inside(layer: keras.Layer) -> list[keras.Layer]:
     return list(attribute(layer, "_flatten_layers")())
 
 
-def is_keras_own(operation: Any) -> bool:
-    """Whether an operation, and the layers in it, run Keras's own code alone: no Lambda, nor what they were given."""
-    parts = layers_inside(operation) if isinstance(operation, keras.Layer) else [operation]
-    code = [*map(type, parts), *(value for part in parts for value in vars(part).values() if callable(value))]
-    return all(str(x.__module__).startswith("keras.") and x is not keras.layers.Lambda for x in code)
-
-
 def held_layers(layer: keras.Layer) -> list[keras.Layer]:
     """The layers that a layer holds directly, in the order in which its code made them its own."""
     return list(attribute(layer, "_layers"))

@@ -162,7 +162,7 @@ class Joint:
 
     def trace(self, every: bool) -> Trace:
         """The trace as data, with all gradients that were asked for by now; every call inlined or not."""
-        return Trace(self.function, self._noted, None, (), None, every)
+        return Trace(self.function, self._noted, (), None, every)
 
 
 def is_here() -> bool:

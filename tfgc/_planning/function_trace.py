@@ -24,7 +24,7 @@ def traced(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], shapes
         shapes: Of the tensors that a call gives it: what sizes count as that are open where it is traced.
     """
     specs, named = tf.nest.map_structure(_spec, (tuple(args), dict(kwargs)))
-    return trace(_Plainly(function), *specs, rows=rows_of(shapes), shapes=shapes, **named)
+    return trace(_Plainly(function), *specs, shapes=shapes, **named)
 
 
 def results(trace: Trace, plan: Rewritten, given: Sequence[tf.Tensor], *, xla: bool) -> Any:
@@ -65,11 +65,6 @@ def shapes_of(arguments: Any, signature: inspect.Signature) -> list[tf.TensorSha
     flat = tf.nest.flatten((bound.args, bound.kwargs), expand_composites=True)
     tensors = (t for t in flat if isinstance(t, tf.Tensor | np.ndarray | np.generic) and t.dtype != tf.resource)
     return [tf.TensorShape(t.shape) for t in tensors]
-
-
-def rows_of(shapes: Sequence[tf.TensorShape]) -> int | None:
-    """The samples of the first tensor that has any."""
-    return next((shape[0] for shape in shapes if shape.rank and shape[0] is not None), None)
 
 
 class _Plainly:

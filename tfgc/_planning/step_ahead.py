@@ -22,7 +22,7 @@ from tfgc._rewrite.on_host import host_bytes
 from tfgc._simulate.simulator import Prediction
 from tfgc._step.step import FROM_HOST, TO_HOST
 from tfgc._step.trace import Trace
-from tfgc._step.work import tensor_bytes
+from tfgc._step.work import rows_of, tensor_bytes
 from tfgc._units import is_auto
 
 # Rooms between the least peak and the plain step's for which the front has plans.
@@ -46,7 +46,7 @@ class StepAhead:
         self._plans = StepPlans(trace.step)
         if mode == "xla":
             self._plans = compiled_plans.plans_for(trace, self._shapes, Request(), model.name, shown=False)
-        self.batch_size = function_trace.rows_of(self._shapes)
+        self.batch_size = rows_of(self._shapes)
         self.input_bytes = sum(tensor_bytes(tensor, self.batch_size) for tensor in given)
 
     @property

@@ -16,12 +16,12 @@ from tfgc._errors import InfeasibleBudgetError, PlanMismatchError
 from tfgc._framework import private_api
 from tfgc._planning import budgets, described
 from tfgc._planning.function_peaks import unseen
-from tfgc._planning.function_trace import given_to, rows_of
+from tfgc._planning.function_trace import given_to
 from tfgc._planning.request import Request
 from tfgc._planning.step_plans import Rewritten, StepPlans
 from tfgc._planning.watch import ADDED, STEPS, Watch
 from tfgc._step.trace import Trace
-from tfgc._step.work import tensor_bytes
+from tfgc._step.work import rows_of, tensor_bytes
 from tfgc._units import check_budget
 
 
@@ -101,7 +101,7 @@ class TracePlans:
     def larger(self, shapes: Sequence[tf.TensorShape]) -> "TracePlans":
         """Plans of the same trace for a larger batch."""
         request = dataclasses.replace(self.request, ratio=self.watch.ratio)
-        return TracePlans(self.trace.counting(rows_of(shapes), shapes), request, shapes, True)
+        return TracePlans(self.trace.counting(shapes), request, shapes, True)
 
     def described(self, made: Rewritten | None = None) -> Plan:
         """The plan in use, or another one of the step, as a `Plan` of its operations."""

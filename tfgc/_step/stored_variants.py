@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from tfgc._framework import concrete_functions
 from tfgc._step.loop_trips import LOOPS, position, trips
-from tfgc._step.single_tensors import root, tensor_bytes
+from tfgc._step.step import VIEWS
+from tfgc._step.work import tensor_bytes
 
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 _ITEMS = {"TensorListPushBack": 1, "TensorListSetItem": 2}  # what fills a list, and which input goes into it
@@ -19,7 +20,7 @@ _SHARED = ("ReadVariableOp", "Const")
 
 
 class Variants:
-    """Bytes of variants. Tensors whose first size alone is not known have so many `rows`."""
+    """Bytes of variants; an open size counts as `rows`."""
 
     def __init__(self, rows: int | None) -> None:
         self._rows = rows
@@ -32,16 +33,16 @@ class Variants:
         if op.type == "TensorListFromTensor":
             return tensor_bytes(op.inputs[0], self._rows)
         if op.type == "OptionalFromValue":
-            return sum(self._made(t) for t in op.inputs if root(t).op.type != "Placeholder")
+            return sum(self._made(t) for t in op.inputs if _root(t).op.type != "Placeholder")
         if op.type in LOOPS:
             gained = self._gained(op).get(tensor.value_index, 0)
             return gained * trips(op) if gained else 0
         branch = self._branch(op) if op.type in _BRANCHES else None
-        return 0 if branch is None else self.bytes(root(branch.outputs[tensor.value_index]))
+        return 0 if branch is None else self.bytes(_root(branch.outputs[tensor.value_index]))
 
     def _made(self, tensor: tf.Tensor) -> int:
         """Bytes of a tensor of a function."""
-        made = root(tensor)
+        made = _root(tensor)
         if made.dtype == tf.variant:
             return self.bytes(made)
         return 0 if made.op.type in _SHARED else tensor_bytes(made, self._rows)
@@ -50,8 +51,8 @@ class Variants:
         """The graph of the branch that stores most; None if it is not known."""
         if op not in self._heaviest:
             graphs = (concrete_functions.graph_of(op, name) for name in _functions_called(op.node_def))
-            stored = ((sum(self.bytes(root(t)) for t in graph.outputs), graph) for graph in graphs if graph is not None)
-            self._heaviest[op] = max(stored, key=lambda pair: pair[0], default=(0, None))[1]
+            known = (graph for graph in graphs if graph is not None)
+            self._heaviest[op] = max(known, key=lambda g: sum(self.bytes(_root(t)) for t in g.outputs), default=None)
         return self._heaviest[op]
 
     def _gained(self, loop: tf.Operation) -> dict[int, int]:
@@ -59,7 +60,7 @@ class Variants:
         name = loop.get_attr("body").name
         if name not in self._gains:
             body = concrete_functions.graph_of(loop, name)
-            filled = {} if body is None else {i: root(t).op for i, t in enumerate(body.outputs)}
+            filled = {} if body is None else {i: _root(t).op for i, t in enumerate(body.outputs)}
             # What gradients read stays longer than an array that the loop fills, and comes first.
             items = {i: op.inputs[at] for kind, at in _ITEMS.items() for i, op in filled.items() if op.type == kind}
             gains, counted = {}, set()
@@ -78,7 +79,20 @@ def _functions_called(node: Any) -> Iterator[str]:
 def _handed_on(tensor: tf.Tensor, body: Any) -> tf.Tensor:
     """What a trip of a loop makes that is a tensor of its body in this trip or in one after it, or an argument."""
     passed: set[int] = set()
-    while (at := position(root(tensor), body)) is not None and at not in passed:
+    while (at := position(_root(tensor), body)) is not None and at not in passed:
         passed.add(at)
         tensor = body.outputs[at]
-    return root(tensor)
+    return _root(tensor)
+
+
+def _root(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor whose buffer another one renames, or itself."""
+    op = tensor.op
+    if op.type in VIEWS:
+        return _root(op.inputs[tensor.value_index if op.type == "IdentityN" else 0])
+    if op.type == "Mul":
+        # TensorFlow's optimizer drops a multiplication by one, such as the beta of silu.
+        for one, other in (op.inputs, op.inputs[::-1]):
+            if one.shape.rank == 0 and one.op.type == "Const" and tf.get_static_value(one) == 1:
+                return _root(other)
+    return tensor

@@ -5,6 +5,7 @@ it lifts something out of that function, and a tape that surrounds the call woul
 that tf.function makes where variables are created, the final one counts.
 """
 
+import copy
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from tfgc._step.sizes import sized
 from tfgc._step.step import FOLDED, SMALL, Op, Step, Tensor
 from tfgc._step.stored_variants import Variants
 from tfgc._step.values import Values
-from tfgc._step.work import tensor_bytes, work
+from tfgc._step.work import rows_of, tensor_bytes, work
 
 # Of all bytes that a step makes, a buffer that is planned takes at least one of so many shares.
 _SHARES = 2000
@@ -48,7 +49,6 @@ class Trace:
         self,
         function: Any,
         noted: tuple[list[tuple[Any, int, int]], list[layer_spans.Call]],
-        rows: int | None,
         shapes: Sequence[tf.TensorShape],
         small: int | None,
         every: bool = False,
@@ -66,11 +66,14 @@ class Trace:
         self._graphs = inlined.graphs
         self.calls = gradient_calls.spans(inlined.graphs, noted[0])
         self._at = {node.name: i for i, node in enumerate(self.nodes)}
-        self._rows, self._shapes, self._small = rows, shapes, small
+        self._rows, self._shapes, self._small = rows_of(shapes), shapes, small
 
-    def counting(self, rows: int | None, shapes: Sequence[tf.TensorShape]) -> "Trace":
+    def counting(self, shapes: Sequence[tf.TensorShape]) -> "Trace":
         """The same trace, where open sizes count as they do for arguments of other shapes."""
-        return Trace(self.function, self._noted, rows, shapes, self._small)
+        made = copy.copy(self)
+        vars(made).pop("step", None)
+        made._rows, made._shapes = rows_of(shapes), shapes
+        return made
 
     def layer_spans(self, layers: Iterable[keras.Layer]) -> list[list[tuple[int, int]]]:
         """For each layer where the operations of its calls begin and end, without those in another one."""
@@ -163,7 +166,6 @@ class Trace:
 def trace(
     function: Any,
     *args: Any,
-    rows: int | None = None,
     shapes: Sequence[tf.TensorShape] = (),
     small: int | None = None,
     **kwargs: Any,
@@ -174,7 +176,6 @@ def trace(
         function: The `tf.function`.
         shapes: Of the tensors among the arguments of a call, in order: sizes that the trace leaves open count as they
             follow from these.
-        rows: What a size counts as that is open still, such as the samples of a batch; one without.
         small: Bytes below which buffers are not planned. Default: 32 KiB, fewer in a step that makes less than 64 MB.
         **kwargs: The same by name.
     """
@@ -182,7 +183,7 @@ def trace(
     def traced() -> Trace:
         with gradient_calls.noted() as gradients, layer_spans.noted() as layers:
             made = function.get_concrete_function(*args, **kwargs)
-        return Trace(made, (gradients, layers), rows, shapes, small)
+        return Trace(made, (gradients, layers), shapes, small)
 
     return isolated_traces.in_own_thread(traced)
 

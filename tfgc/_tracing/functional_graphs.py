@@ -1,10 +1,6 @@
-"""Which models have a graph of layers, which of them tfgc has changed, and which parts of other models have one.
-
-The paths of parts are what the user would write: `model.generator`, `model.nets[0]`, `model.parts["a"]`.
-"""
+"""Which models have a graph of layers, and which of them tfgc has changed."""
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,11 +9,6 @@ import keras
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import keras_models, tensor_attributes
 from tfgc._framework.keras_models import BEFORE, FunctionalGraph
-from tfgc._framework.layer_settings import books
-
-_MOST = 8
-# Modules whose objects hold no models of the user.
-_FOREIGN = ("keras", "tensorflow", "numpy", "builtins", "types", "functools", "abc", "threading", "logging")
 
 
 def functional_of(model: Any) -> FunctionalGraph:
@@ -37,7 +28,8 @@ def functional_of(model: Any) -> FunctionalGraph:
         )
     raise UnsupportedModelError(
         f"{model.name!r} is a subclassed model ({type(model).__name__}), which has no graph of nodes to cut into "
-        f"segments. {_advice(model)}"
+        "segments. tfgc.enable(model) plans its step at the first batch; to choose layers: tfgc.enable(model, "
+        "layers=[...])"
     )
 
 
@@ -109,57 +101,3 @@ def flattenable(node: Any) -> FunctionalGraph | None:
         for t, outer in zip(inner.inputs, node.input_tensors)
     )
     return inner if same and not any(v is not None for v in keras.tree.flatten(options)) else None
-
-
-def _advice(model: keras.Model) -> str:
-    """Say how to enable a subclassed model.
-
-    Example:
-        >>> import keras
-        >>> class Outer(keras.Model):
-        ...     def __init__(self):
-        ...         super().__init__()
-        ...         self.nets = [keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])]
-        >>> _advice(Outer())
-        'Enable each functional part that it holds: tfgc.enable(model.nets[0])'
-    """
-    paths = parts(model)
-    if not paths:
-        return (
-            "tfgc.enable(model) plans its step at the first batch; to choose layers: tfgc.enable(model, layers=[...])"
-        )
-    calls = ", ".join(f"tfgc.enable({path})" for path in paths[:_MOST])
-    more = "" if len(paths) <= _MOST else f", and {len(paths) - _MOST} more"
-    return f"Enable each functional part that it holds: {calls}{more}"
-
-
-def parts(model: keras.Model) -> list[str]:
-    """The paths of the parts of a model that could be planned."""
-    return [path for path, part in _walk(model) if not part.built or part.weights]
-
-
-def _walk(model: keras.Model) -> Iterator[tuple[str, Any]]:
-    """Paths and parts, the nearest first, without the parts inside a part."""
-    seen = {id(model)}
-    queue: list[tuple[str, Any]] = [("model", model)]
-    for path, thing in queue:
-        if thing is not model and keras_models.runs_graph(thing):
-            yield path, thing
-            continue
-        for step, inner in _held(thing):
-            if id(inner) not in seen:
-                seen.add(id(inner))
-                queue.append((path + step, inner))
-
-
-def _held(thing: Any) -> Iterator[tuple[str, Any]]:
-    """What a thing holds, and how that is written."""
-    if isinstance(thing, (list, tuple)):
-        yield from ((f"[{i}]", inner) for i, inner in enumerate(thing))
-    elif isinstance(thing, dict):
-        yield from ((f"[{json.dumps(k) if isinstance(k, str) else k}]", inner) for k, inner in thing.items())
-    elif isinstance(thing, keras.Layer):
-        own = {k: inner for k, inner in vars(thing).items() if k not in books() and not k.startswith("_self_")}
-        yield from ((f".{k}", inner) for k, inner in own.items())
-    elif hasattr(thing, "__dict__") and type(thing).__module__.partition(".")[0] not in _FOREIGN:
-        yield from ((f".{name}", inner) for name, inner in vars(thing).items())

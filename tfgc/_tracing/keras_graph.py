@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from tfgc._core import node_order, text
+from tfgc._core import text
 from tfgc._core.graph import Graph, Node, Ref, Spec
 from tfgc._framework import keras_models, tensor_attributes
 from tfgc._framework.keras_models import FunctionalGraph
@@ -52,8 +52,7 @@ class Program:
         self._flatten(self.function, refs, "", None)
         self.outputs = tuple(refs[id(t)] for t in self.function.outputs)
         inputs = {t.name: _spec(t) for t in self.function.inputs}
-        nodes = [self._node(name) for name in self._steps]
-        self.graph = Graph(node_order.order(nodes, self.outputs, self._pinned()), inputs, self.outputs)
+        self.graph = Graph(tuple(map(self._node, self._steps)), inputs, self.outputs)
 
     def _flatten(self, function: FunctionalGraph, refs: dict[int, Ref], path: str, training: bool | None) -> None:
         """Add a step for each call in `function`, in Keras's order; fill `refs`."""
@@ -76,32 +75,6 @@ class Program:
         step = self._steps[name]
         inputs, operation = tuple(ref for _, ref in step.sources), step.node.operation
         return Node(name, inputs, tuple(map(_spec, step.node.outputs)), type(operation).__name__)
-
-    def _pinned(self) -> list[tuple[int, int]]:
-        """Pairs of steps whose order may matter: they could share state.
-
-        Calls that touch the same layer or variable keep Keras's order, and so do
-        all custom layers, which may draw from Keras's global random generator. So does Keras's attention among what
-        reads the same tensors, as it takes their masks off.
-        """
-        last: dict[int | str, int] = {}
-        pairs: list[tuple[int, int]] = []
-        attention: list[int] = []
-        for i, step in enumerate(self._steps.values()):
-            operation = step.node.operation
-            if not isinstance(operation, keras.Layer):
-                continue
-            inside = keras_models.layers_inside(operation)
-            if any(isinstance(layer, keras.layers.MultiHeadAttention) for layer in inside):
-                attention.append(i)
-            keys: set[int | str] = set(map(id, [*inside, *operation.non_trainable_variables]))
-            if not keras_models.is_keras_own(operation):
-                keys.add("custom")
-            pairs += [(last[key], i) for key in keys if key in last]
-            last.update(dict.fromkeys(keys, i))
-        read = [{ref for _, ref in step.sources} for step in self._steps.values()]
-        beside = [(i, j) for i in attention for j in range(len(read)) if i != j and read[i] & read[j]]
-        return pairs + [(min(pair), max(pair)) for pair in beside]
 
     @property
     def is_current(self) -> bool:

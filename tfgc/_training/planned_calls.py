@@ -160,7 +160,7 @@ class PlannedCalls:
         if not all(t.shape.is_fully_defined() for t in trace.function.graph.inputs[: reading.count]):
             if self.has_budget and not is_known and self._request.plan is None:
                 raise OptionError(_OPEN.format(self._request.budget))
-            trace = trace.counting(function_trace.rows_of(sizes), sizes)
+            trace = trace.counting(sizes)
         fixed, of_call = budgets.fixed_bytes(self._model), StepPlans(reading.as_run(trace))
         request = self._request.after(c.plans.watch.ratio for c in self._made.copy().values())
         plans = TracePlans(trace, request, sizes, self._is_eager, fixed, of_call)

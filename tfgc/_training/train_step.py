@@ -97,7 +97,7 @@ def train_step(
         ['loss', 'mae']
     """
     model_checks.check_model(model)
-    if ahead.applies_to(model) and not functional_graphs.parts(model):
+    if ahead.applies_to(model):
         raise UnsupportedModelError(
             f"train_step runs Sequential and functional models, and {model.name!r} is a subclassed one "
             f"({type(model).__name__}). Train it in fit or in your own loop: tfgc.enable(model) plans its first step"
