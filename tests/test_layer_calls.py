@@ -351,14 +351,6 @@ def test_the_error_of_a_function_of_layers_is_chained():
     assert isinstance(caught.value.__cause__, AttributeError)
 
 
-def test_layers_exclude_a_plan():
-    model = fresh(functional_with_transformer_layers)
-    with pytest.raises(tfgc.OptionError, match="leave plan"):
-        tfgc.enable(model, layers=["layer_0"], strategy="sqrt")
-    with pytest.raises(tfgc.UnsupportedModelError, match=r"tfgc.enable\(model, layers="):
-        tfgc.plan(fresh(built(Subclassed, X)))
-
-
 @pytest.mark.gate
 def test_a_cell_with_dropout_is_refused_and_its_rnn_is_not():
     inputs = keras.Input((5, 4))

@@ -322,11 +322,6 @@ def test_models_that_cannot_be_read(use, model, message):
         use(model())
 
 
-def test_what_is_no_model_cannot_be_planned_later_either():
-    with pytest.raises(tfgc.UnsupportedModelError, match=r"3 is not a keras\.Model"):
-        tfgc.enable(3)
-
-
 @pytest.mark.parametrize(
     ("use", "error", "message"),
     [
