@@ -58,10 +58,12 @@ def child(monkeypatch, tmp_path, installed):
 
 
 def test_the_step_by_a_plan_holds_a_replay_and_the_model_is_as_before():
-    model = convolutions()
-    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2))
+    model = convolutions(8)
+    tfgc.enable(model, tfgc.plan(model, 4, strategy="uniform", segments=2))
     enabled, weights = model.call, model.get_weights()
-    plain, planned = exported(model), exported(model, tfgc.plan(model, strategy="uniform", segments=3))
+    plan = tfgc.plan(model, 4, strategy="uniform", segments=3)
+    assert any(segment.mode == "recompute" for segment in plan.segments)
+    plain, planned = exported(model), exported(model, plan)
     assert b"conv1" in plain
     assert len(planned) > len(plain)
     assert model.call == enabled

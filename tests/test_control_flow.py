@@ -36,10 +36,13 @@ def layer():
 
 def enabled():
     def build():
-        return keras.Sequential([keras.Input((12,)), *(keras.layers.Dense(12, activation="tanh") for _ in range(4))])
+        layers = (keras.layers.Dense(12, activation="gelu", kernel_initializer="he_normal") for _ in range(5))
+        return keras.Sequential([keras.Input((12,)), *layers])
 
     model = fresh(build)
-    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2))
+    plan = tfgc.plan(model, len(X), strategy="uniform", segments=3)
+    assert any(segment.mode == "recompute" for segment in plan.segments)
+    tfgc.enable(model, plan)
     return lambda x: model(x, training=False), model, [v.value for v in model.trainable_variables]
 
 

@@ -81,8 +81,10 @@ def test_the_last_line_compares_with_the_plan(capsys):
     plan = tfgc.plan(model, BATCH, budget="70%", loss="mse")
     callback, _ = fitted(tfgc.enable(model, plan), verbose=2)
     line = capsys.readouterr().out.strip().splitlines()[-1]
-    of_loss_metric = 8  # its total and its count, which `fit` has beside the step
-    assert callback.predicted_bytes == tfgc.estimate(model, BATCH, plan).needed_bytes + of_loss_metric
+    beside = (
+        8 + 1
+    )  # the total and the count of the loss, and whether the update has begun, which `fit` has beside the step
+    assert callback.predicted_bytes == tfgc.estimate(model, BATCH, plan).needed_bytes + beside
     assert callback.budget_bytes == plan.outlook.budget_bytes == Plan.from_json(plan.to_json()).outlook.budget_bytes
     said = format_measured(callback.step_bytes, callback.predicted_bytes, callback.budget_bytes)
     assert line == f"tfgc: {model.name!r} trained, {said}"

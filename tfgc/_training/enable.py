@@ -71,8 +71,8 @@ def enable(
         verbose: 1: print a line on standard error for each plan. 0: print nothing.
         on_oom: What `fit` and `train_on_batch` of this model do when a step runs out of memory. "raise": raise, with an
             explanation. "replan": put back the state from before the step, plan for less, run the step again by
-            that plan, and warn, as with `tfgc.train_step`. Default: "replan" with a budget where a step can be put
-            back and no copy of the weights is kept for that, which XLA takes; else "raise".
+            that plan, and warn, as with `tfgc.train_step`. Default: in `fit` with a budget "replan" where a step can
+            be put back without a copy of the weights, which XLA takes, and the batch size is known; else "raise".
         compile_candidates: Where `fit` compiles the step with XLA and nothing says how to plan it but a budget: how
             many steps to compile at most, the plain one among them, to take the plan that the compiler says is best.
             A line says so where one takes long. 1: none; what is simulated counts.

@@ -67,8 +67,9 @@ class _GuardedFit(out_of_memory.GuardedStep):
     @property
     def _replans_by_default(self) -> bool:
         """Whether a step in a budget runs again though nobody asks for it: where it can, and keeps no copy for that."""
-        has_budget = getattr(stand_in(self._model), "has_budget", False)
-        return self._on_oom is None and has_budget and self.mode != "xla" and self._obstacle() is None
+        if self._on_oom is not None or not getattr(stand_in(self._model), "has_budget", False):
+            return False
+        return self.mode != "xla" and self._obstacle() is None and fit_loop.batch_size() is not None
 
     def _build(self) -> None:
         model: Any = self._model
