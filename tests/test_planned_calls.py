@@ -152,11 +152,11 @@ def recurrent_gradients(model):
 
 
 def peak_of_recurrence(is_enabled):
-    """The peak of a step in a `tf.function`, in weights, of which a loop made a gradient for each step of time."""
+    """What a step in a `tf.function` asks for, in weights, of which a loop made a gradient for each step of time."""
     model = fresh(recurrent)
     model = tfgc.enable(model, verbose=0) if is_enabled else model
     step = tf.function(lambda: recurrent_gradients(model))
-    return memory.peak(step) / sum(4 * w.shape.num_elements() for w in model.trainable_variables)
+    return memory.requested(step) / sum(4 * w.shape.num_elements() for w in model.trainable_variables)
 
 
 def test_a_loop_stores_nothing_for_gradients_of_gradients_that_nobody_asks_for():
