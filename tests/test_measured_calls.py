@@ -324,7 +324,7 @@ def test_the_shell_plans_explains_and_verifies_them(tmp_path):
     assert json.loads(run("sweep", *NAME, "--points", "2", "--json"))["studies"]
     assert run("verify", *NAME, "--plan", path, "--mode", "graph", "--steps", "1").startswith("EQUAL")
     for example, message in (
-        ("test_measured_calls:bach", "cannot be imported"),
+        ("test_measured_calls:bach", "has no attribute 'bach'"),
         ("batch", "written module:function"),
         ("test_measured_calls:search", "cannot be called"),
     ):

@@ -504,6 +504,19 @@ def test_a_step_in_a_budget_runs_again_unless_it_is_to_raise(optimizer_off):
     arm()
 
 
+def test_a_model_in_a_budget_may_be_compiled_to_run_what_cannot_be_taken_back():
+    def trained(**enabled):
+        model = fresh(functools.partial(trapped, blocks=4))
+        if enabled:
+            tfgc.enable(model, verbose=0, **enabled)
+        for options in ({}, {"steps_per_execution": 2}, {}):
+            model.compile(momentum(), "mse", **options)
+            model.fit(noise(256, 8), noise(256, 1), batch_size=64, shuffle=False, verbose=0)
+        return state_of(model)
+
+    assert_equal(trained(budget="90%"), trained())
+
+
 def test_a_step_in_a_budget_that_writes_to_a_table_trains_and_is_not_run_again():
     class Table(L.Layer):
         def __init__(self):

@@ -148,9 +148,9 @@ def test_the_status_is_that_of_the_plan_in_use():
 
 @pytest.mark.gate
 @pytest.mark.parametrize("how", ["at the first step", "in a fat layer"])
-def test_without_on_oom_the_error_explains_itself(how):
+def test_a_step_that_is_to_raise_explains_the_error(how):
     with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
-        fitted(how, "trap0", "backward", on_oom=None)
+        fitted(how, "trap0", "backward", on_oom="raise")
     assert "its plan (budget) is predicted to need" in caught.value.message
     assert ", or on_oom='replan'" in caught.value.message
 

@@ -12,7 +12,7 @@ import tfgc
 from tfgc._units import format_bytes
 
 L = keras.layers
-SIZE, ROWS, DEPTH = 48, 8, 3
+SIZE, ROWS, DEPTH = 48, 8, 4
 PAIRS = noise(2, ROWS, SIZE, SIZE, 3)
 
 

@@ -60,6 +60,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
         model: Any = self._model
         if not self._has_larger_batches() and model.train_function == self._run and not force:
             return
+        self._let_updates_run()
         if self._on_oom == "replan" or self._replans_by_default:
             self._make_atomic()
         self._build()
@@ -143,11 +144,16 @@ class _GuardedFit(out_of_memory.GuardedStep):
         """Update weights as gradients come from now on, where nobody asked to wait; whether that is another way."""
         if self._on_oom == "replan" or self.atomic is None:
             return False
-        self.atomic, self._on_oom = None, "raise"
-        if self._whole is not None:
-            self._whole.around = lambda step: step
+        self._on_oom = "raise"
+        self._let_updates_run()
         self._build()
         return True
+
+    def _let_updates_run(self) -> None:
+        """Let a step update weights as gradients come, so that it cannot be taken back."""
+        self.atomic = None
+        if self._whole is not None:
+            self._whole.around = lambda step: step
 
     def _prepare(self, data: Any) -> None:
         """Make the variables of the model, of its optimizer and of metrics, so that the step finds them."""
@@ -164,8 +170,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
                 self._model(keras.tree.map_structure(lambda t: keras.KerasTensor(t.shape, t.dtype), x))
 
     def planned(self, data: Any) -> out_of_memory.StepByPlan | None:
-        model: Any = self._model
-        own = stand_in(model)
+        own = stand_in(self._model)
         # Where layers are recomputed one by one, there is no plan to explain.
         return own.to_explain() if isinstance(own, PlannedCalls) else None
 
