@@ -740,3 +740,9 @@ def test_gradients_by_a_result_of_which_others_are_made_are_refused(graph):
             assert (gradient is not None) == (k in of)
     with pytest.raises(tfgc.UnsupportedModelError, match="a result of which it makes another result"):
         run((0,), (0, 1))
+
+
+@BOTH
+def test_a_function_of_nothing_that_makes_nothing(graph):
+    call = tfgc.recompute(lambda: None)
+    assert (tf.function(call) if graph else call)() is None

@@ -53,17 +53,21 @@ def _functions_called(node: Any) -> list[str]:
     return [f.name for value in node.attr.values() for f in (value.func, *value.list.func) if f.name]
 
 
-def branches_differ(operations: Sequence[tf.Operation], reads_weights: bool) -> bool:
-    """Whether gradients can flow through a tensor that enters some branches of a graph and not those beside them.
+def branches_differ(graph: Any, operations: Sequence[tf.Operation], reads_weights: bool) -> bool:
+    """Whether gradients can flow through a tensor that enters some branches and not those beside them.
 
-    Branches in functions that it calls do not count: eager code has traces of these, too. Those that TensorFlow wraps
+    Branches in functions that are called do not count: eager code has traces of these, too. Those that TensorFlow wraps
     in a function, under a tape in the code, do if there are weights that the graph reads.
+
+    Args:
+        graph: A graph.
+        operations: Those of its operations that are looked at.
+        reads_weights: Whether it reads weights.
     """
     # What a branch that is not taken reads has no gradient in eager code, and zeros from a trace.
-    definition = operations[0].graph.as_graph_def()
+    definition, looked_at = graph.as_graph_def(), {op.name for op in operations}
     functions = {function.signature.name: function for function in definition.library.function}
-    names = {op.name for op in operations}
-    waiting = [node for node in definition.node if node.name in names]
+    waiting = [node for node in definition.node if node.name in looked_at]
     while waiting:
         node = waiting.pop()
         if node.op in _BRANCHING and any(map(_may_flow, node.attr["Tout"].list.type)):

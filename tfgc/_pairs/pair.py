@@ -99,7 +99,8 @@ class Pair:
     @functools.cached_property
     def branches_differ(self) -> bool:
         """Whether branches of the function read different tensors."""
-        return obstacles.branches_differ(self.joint.forward, bool(self.joint.watched))
+        joint = self.joint
+        return obstacles.branches_differ(joint.function.graph, joint.forward, bool(joint.watched))
 
     @functools.cached_property
     def directions(self) -> Directions:
